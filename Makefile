@@ -1,0 +1,31 @@
+# The environment is .venv; every target makes it on first use and remakes it when pyproject.toml changes.
+PYTHON ?= python3.11
+TORCH := torch==2.13.0
+BIN := .venv/bin
+
+.PHONY: scan test lint bench clean
+
+scan: .venv/ready
+	$(BIN)/numalign scan --repaired
+
+test: lint
+	$(BIN)/python -m pytest -q
+
+lint: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/losses.py
+
+# torch first and pinned: a later requirement is then met by it, instead of by a build for a GPU that is not there.
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" "$(TORCH)"
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,238 @@
+"""The repaired operators as PyTorch operators: schemas, implementations, shapes for tracing, autograd, vmap.
+
+This module knows the dispatcher. What is computed is in the modules it imports; a kernel for one device is added with
+``torch.library.impl("numalign::<name>", "<device>")`` and takes the place of the blocked implementation there.
+
+The operators are defined through :class:`torch.library.Library` rather than ``torch.library.custom_op``: in PyTorch 2.13 the
+autograd formula of the latter does not run under ``torch.func.grad``, and a call costs 30 us more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from numalign.ops import _derivatives, _index_loss, _nll, _probability_loss
+from numalign.ops._elements import accumulate_type
+from numalign.ops._layout import element_shape
+from numalign.ops._reduction import NONE
+
+_library = torch.library.Library("numalign", "DEF")
+
+_INDEX = "Tensor logits, Tensor target, Tensor? weight"
+_SAVED = "Tensor top, Tensor others, Tensor divisor"
+_SCHEMAS = (
+    f"cross_entropy({_INDEX}, int reduction, int ignore_index, float smoothing, bool empty_is_zero, bool keep_powers,"
+    " ScalarType out_dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, Tensor powers, int reduction, int ignore_index, float smoothing) -> Tensor",
+    f"soft_cross_entropy({_INDEX}, int reduction, float smoothing, bool empty_is_zero, ScalarType out_dtype)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    f"soft_cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, int reduction, float smoothing) -> Tensor",
+    f"soft_cross_entropy_backward_target(Tensor grad, {_INDEX}, {_SAVED}, int reduction, float smoothing) -> Tensor",
+    f"nll_loss({_INDEX}, int reduction, int ignore_index, bool empty_is_zero, ScalarType out_dtype)"
+    " -> (Tensor, Tensor)",
+    f"nll_loss_backward(Tensor grad, {_INDEX}, Tensor divisor, int reduction, int ignore_index) -> Tensor",
+)
+for _schema in _SCHEMAS:
+    _library.define(_schema)
+
+cross_entropy = torch.ops.numalign.cross_entropy.default
+cross_entropy_backward = torch.ops.numalign.cross_entropy_backward.default
+soft_cross_entropy = torch.ops.numalign.soft_cross_entropy.default
+soft_cross_entropy_backward = torch.ops.numalign.soft_cross_entropy_backward.default
+soft_cross_entropy_backward_target = torch.ops.numalign.soft_cross_entropy_backward_target.default
+nll_loss = torch.ops.numalign.nll_loss.default
+nll_loss_backward = torch.ops.numalign.nll_loss_backward.default
+
+Operator = Any  # torch._ops.OpOverload, which is not public
+
+
+def _loss_shape(logits: Tensor, reduction: int, out_dtype: torch.dtype) -> Tensor:
+    return logits.new_empty(element_shape(logits) if reduction == NONE else (), dtype=out_dtype)
+
+
+def _fake_index(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+    empty_is_zero: bool,
+    keep_powers: bool,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    kept = logits.new_empty(element_shape(logits), dtype=accumulate_type(logits.dtype))
+    powers = kept.new_empty(_index_loss.powers_size(logits, keep_powers))
+    return _loss_shape(logits, reduction, out_dtype), kept, torch.empty_like(kept), kept.new_empty(()), powers
+
+
+def _fake_soft(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    smoothing: float,
+    empty_is_zero: bool,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype = accumulate_type(_probability_loss.promoted(logits, target, weight))
+    kept = logits.new_empty(element_shape(logits), dtype=dtype)
+    return _loss_shape(logits, reduction, out_dtype), kept, torch.empty_like(kept), kept.new_empty(())
+
+
+def _fake_nll(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    empty_is_zero: bool,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    return _loss_shape(logits, reduction, out_dtype), logits.new_empty((), dtype=accumulate_type(logits.dtype))
+
+
+def _like_logits(grad: Tensor, logits: Tensor, target: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(logits)
+
+
+def _like_target(grad: Tensor, logits: Tensor, target: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(target)
+
+
+# Each formula below takes (ctx, incoming gradient) and returns one gradient per argument of its operator. ``top``, ``others``
+# and ``divisor`` are constants to autograd: the backward operators' own derivatives account for all that the logits do.
+
+
+def _backward_index(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 9
+    reduction, ignore_index, smoothing = ctx.options[:3]
+    return (cross_entropy_backward(grad, *ctx.saved_tensors, reduction, ignore_index, smoothing), *(None,) * 8)
+
+
+def _backward_soft(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 7
+    reduction, smoothing = ctx.options[:2]
+    logits_wanted, target_wanted, weight_wanted = ctx.needs_input_grad[:3]
+    arguments = (grad, *ctx.saved_tensors, reduction, smoothing)
+    return (
+        soft_cross_entropy_backward(*arguments) if logits_wanted else None,
+        soft_cross_entropy_backward_target(*arguments) if target_wanted else None,
+        _derivatives.soft_weight(*arguments) if weight_wanted else None,
+        *(None,) * 4,
+    )
+
+
+def _backward_nll(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 7
+    logits, target, weight, divisor = ctx.saved_tensors
+    return (nll_loss_backward(grad, logits, target, weight, divisor, *ctx.options[:2]), *(None,) * 6)
+
+
+def _save(n_tensors: int, keep: tuple[int, ...]) -> Callable[[Any, tuple[Any, ...], Any], None]:
+    """Keep the leading tensor arguments, the named outputs and the options that follow the tensors."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*inputs[:n_tensors], *(outputs[i] for i in keep))
+        ctx.options = inputs[n_tensors:]
+        ctx.set_materialize_grads(False)
+        if len(outputs) > 1:
+            ctx.mark_non_differentiable(*outputs[1:])
+
+    return save
+
+
+def _each(operator: Operator, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+    """vmap: one call per sample. The bits are those of a loop, whatever is batched."""
+    results = []
+    for i in range(info.batch_size):
+        sample = [a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True)]
+        results.append(operator(*sample))
+    if not isinstance(results[0], tuple):
+        return torch.stack(results), 0
+    return tuple(torch.stack(r) for r in zip(*results, strict=True)), (0,) * len(results[0])
+
+
+def _below_autograd(operator: Operator, *args: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*args)
+
+
+def _register(
+    operator: Operator,
+    implementation: Callable[..., Any],
+    fake: Callable[..., Any],
+    save: Callable[[Any, tuple[Any, ...], Any], None],
+    formula: Callable[..., Any],
+) -> None:
+    """Give an operator everything that eager mode, tracing, autograd and ``torch.func`` ask of it."""
+
+    class Eager(torch.autograd.Function):
+        # Without ``setup_context``: PyTorch inspects the signature on every call of a function that has it (50 us).
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = _below_autograd(operator, *args)
+            save(ctx, args, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return formula(ctx, *grads)
+
+    class Transformed(torch.autograd.Function):
+        @staticmethod
+        def forward(*args: Any) -> Any:
+            return _below_autograd(operator, *args)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            save(ctx, inputs, output)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return formula(ctx, *grads)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+            return _each(operator, info, in_dims, *args)
+
+    def autograd(*args: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+            return Eager.apply(*args)
+        return _below_autograd(operator, *args)
+
+    def transformed(*args: Any) -> Any:
+        return Transformed.apply(*args)
+
+    name = operator._schema.name
+    Eager.__name__ = Transformed.__name__ = name.replace("::", "_")
+    _library.impl(name.split("::")[1], implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, fake, lib=_library)
+    _library.impl(name.split("::")[1], autograd, "Autograd")
+    # The one place where the whole stack of torch.func transforms is still there for an autograd.Function to see.
+    _library.impl(name.split("::")[1], transformed, "FuncTorchDynamicLayerFrontMode")
+
+
+_register(cross_entropy, _index_loss.forward, _fake_index, _save(3, (1, 2, 3, 4)), _backward_index)
+_register(cross_entropy_backward, _index_loss.backward, _like_logits, _save(8, ()), _derivatives.index_backward)
+_register(soft_cross_entropy, _probability_loss.forward, _fake_soft, _save(3, (1, 2, 3)), _backward_soft)
+_register(
+    soft_cross_entropy_backward, _probability_loss.backward, _like_logits, _save(7, ()), _derivatives.soft_backward
+)
+_register(
+    soft_cross_entropy_backward_target,
+    _probability_loss.backward_target,
+    _like_target,
+    _save(7, ()),
+    _derivatives.soft_backward_target,
+)
+_register(nll_loss, _nll.forward, _fake_nll, _save(3, (1,)), _backward_nll)
+_register(nll_loss_backward, _nll.backward, _like_logits, _save(5, ()), _derivatives.nll_backward)

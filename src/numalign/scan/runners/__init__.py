@@ -1,0 +1,1 @@
+"""Runners bring cells to worker processes and bring observations back. They know nothing of what a cell computes."""

@@ -1,0 +1,254 @@
+"""The operators in PyTorch's machinery: derivatives, tracing, transforms, threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import numalign
+from numalign.ops import _layout
+
+OPERATORS = torch.ops.numalign
+REDUCTIONS = ["none", "mean", "sum"]
+
+
+@pytest.fixture
+def inputs() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {
+        "x": torch.randn(2, 3, 2, dtype=torch.float64).transpose(0, 2).contiguous().transpose(0, 2).requires_grad_(),
+        "t": torch.tensor([[0, -100], [2, 1]]),
+        "w": torch.rand(3, dtype=torch.float64),
+        "q": torch.rand(2, 3, 2, dtype=torch.float64, requires_grad=True),
+    }
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize(("weighted", "split"), [(False, False), (True, False), (True, True)])
+def test_derivatives(
+    inputs: dict[str, Tensor], reduction: str, smoothing: float, weighted: bool, split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if split:
+        monkeypatch.setattr(_layout, "BLOCK_LOGITS", 4)
+        monkeypatch.setattr(_layout, "BLOCK_CLASSES", 2)
+    weight = inputs["w"] if weighted else None
+    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
+
+    def of_indices(x: Tensor) -> Tensor:
+        return numalign.cross_entropy(x, inputs["t"], weight, **options)
+
+    def of_probabilities(x: Tensor, q: Tensor, *w: Tensor) -> Tensor:
+        return numalign.cross_entropy(x, q, *w, **options)
+
+    def of_log_probabilities(x: Tensor) -> Tensor:
+        return numalign.nll_loss(x, inputs["t"], weight, reduction=reduction)
+
+    soft = (inputs["x"], inputs["q"], *((inputs["w"].clone().requires_grad_(),) if weighted else ()))
+    arguments: tuple[Tensor, ...]
+    for function, arguments in ((of_indices, (inputs["x"],)), (of_probabilities, soft), (of_log_probabilities, (inputs["x"],))):
+        assert torch.autograd.gradcheck(function, arguments)
+        assert torch.autograd.gradgradcheck(function, arguments, fast_mode=not (weighted and reduction == "mean"))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_derivatives_without_spatial_axes(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, 4, shape[:-1])
+    for reduction in REDUCTIONS:
+
+        def of_indices(x: Tensor, reduction: str = reduction) -> Tensor:
+            return numalign.cross_entropy(x, target, reduction=reduction, label_smoothing=0.1)
+
+        assert torch.autograd.gradcheck(of_indices, (x,))
+        assert torch.autograd.gradgradcheck(of_indices, (x,))
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize(("dtype", "keep"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_opcheck(reduction: int, dtype: torch.dtype, keep: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5).to(dtype).transpose(0, 2).requires_grad_()
+    q = torch.rand(5, 4, 3).to(dtype).requires_grad_()
+    t = torch.randint(0, 4, (5, 3))
+    w = torch.rand(4)
+    grad = torch.rand((5, 3) if reduction == 0 else ()).requires_grad_()
+    check = torch.library.opcheck
+    options = (reduction, -100, 0.1)
+    check(OPERATORS.cross_entropy.default, (x, t, w, *options, False, keep, torch.float32))
+    _, *saved = OPERATORS.cross_entropy(x.detach(), t, w, *options, False, keep, torch.float32)
+    check(OPERATORS.cross_entropy_backward.default, (grad, x, t, w, *saved, *options))
+    check(OPERATORS.soft_cross_entropy.default, (x, q, None, reduction, 0.1, False, torch.float32))
+    _, *saved = OPERATORS.soft_cross_entropy(x.detach(), q.detach(), None, reduction, 0.1, False, torch.float32)
+    check(OPERATORS.soft_cross_entropy_backward.default, (grad, x, q, None, *saved, reduction, 0.1))
+    check(OPERATORS.soft_cross_entropy_backward_target.default, (grad, x, q, None, *saved, reduction, 0.1))
+    check(OPERATORS.nll_loss.default, (x, t, w, reduction, -100, False, torch.float32))
+    _, divisor = OPERATORS.nll_loss(x.detach(), t, w, reduction, -100, False, torch.float32)
+    check(OPERATORS.nll_loss_backward.default, (grad, x, t, w, divisor, reduction, -100))
+
+
+def loss_and_grad(function: Callable[..., Tensor], x: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    z = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    loss = function(z, *args, **options)
+    (grad,) = torch.autograd.grad(loss.sum(), z)
+    return loss.detach(), grad
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_without_graph_breaks(soft: bool, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 3, 7).half()
+    target = torch.rand(2, 5, 3, 7).half() if soft else torch.randint(0, 5, (2, 3, 7))
+
+    def both(x: Tensor, target: Tensor) -> Tensor:
+        loss = numalign.cross_entropy(x * 2, target, label_smoothing=0.1, reduction="none")
+        if not soft:
+            loss = loss + numalign.nll_loss(x, target, reduction="none")
+        return loss
+
+    compiled = torch.compile(both, fullgraph=True, dynamic=dynamic)
+    for ours, theirs in zip(loss_and_grad(compiled, x, target), loss_and_grad(both, x, target), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, target), both(x, target))
+    with torch.autocast("cpu"):
+        assert torch.compile(numalign.cross_entropy, fullgraph=True)(x, target).dtype == torch.float32
+
+
+def test_autocast_returns_fp32_from_unchanged_logits() -> None:
+    x = torch.randn(4, 5).bfloat16().requires_grad_()
+    target = torch.tensor([0, 1, 2, 3])
+    with torch.autocast("cpu"):
+        loss = numalign.cross_entropy(x, target)
+        nll = numalign.nll_loss(x, target)
+    assert loss.dtype == nll.dtype == torch.float32
+    assert torch.equal(loss, numalign.cross_entropy(x, target, out_dtype=torch.float32))
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.bfloat16
+
+
+def test_gradient_checkpointing() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(5, 8, requires_grad=True)
+    features, target = torch.randn(6, 8), torch.randint(0, 5, (6,))
+
+    def loss(features: Tensor) -> Tensor:
+        return numalign.cross_entropy(features @ weight.t(), target)
+
+    (plain,) = torch.autograd.grad(loss(features), weight)
+    (again,) = torch.autograd.grad(checkpoint(loss, features, use_reentrant=False), weight)
+    assert torch.equal(plain, again)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_function_transforms(soft: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    target = torch.rand(3, 4, 5, dtype=torch.float64) if soft else torch.randint(0, 5, (3, 4))
+    expected = torch.stack([loss_and_grad(numalign.cross_entropy, x[i], target[i])[1] for i in range(3)])
+    grad = torch.func.grad(numalign.cross_entropy)
+    assert torch.equal(torch.stack([grad(x[i], target[i]) for i in range(3)]), expected)
+    assert torch.equal(torch.func.vmap(grad)(x, target), expected)
+    assert torch.equal(torch.func.vmap(grad, (1, 1))(x.transpose(0, 1), target.transpose(0, 1)), expected)
+    losses = torch.func.vmap(numalign.cross_entropy)(x, target)
+    assert torch.equal(losses, torch.stack([numalign.cross_entropy(x[i], target[i]) for i in range(3)]))
+
+    def total(x: Tensor) -> Tensor:
+        return torch.func.vmap(numalign.cross_entropy)(x, target).sum()
+
+    assert torch.equal(torch.func.grad(total)(x), expected)
+    hessian = torch.func.jacrev(grad)(x[0], target[0]).reshape(20, 20)
+    torch.testing.assert_close(hessian, hessian.t())
+    exact = torch.autograd.functional.hessian(lambda z: numalign.cross_entropy(z, target[0]), x[0]).reshape(20, 20)
+    torch.testing.assert_close(hessian, exact)
+    if not soft:
+        by_row = torch.func.vmap(torch.func.grad(numalign.nll_loss))(x, target)
+        assert torch.equal(by_row, torch.stack([loss_and_grad(numalign.nll_loss, x[i], target[i])[1] for i in range(3)]))
+
+
+LARGE = [(1, 2, 40, 61, 67), (2, 21, 97, 131), (300, 1000), (3, 20001), (2, 3, 257, 263)]
+
+
+@pytest.mark.parametrize("shape", LARGE)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_bits_do_not_depend_on_threads_or_repeats(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape).to(dtype) * 8
+    if channels_last:
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    target = torch.randint(0, shape[1], (shape[0], *shape[2:]))
+    target[torch.rand(target.shape) < 0.01] = -100
+    weight = torch.rand(shape[1])
+    soft = torch.rand(shape).to(dtype)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3, 4, 4):
+            torch.set_num_threads(threads)
+            run = (
+                *loss_and_grad(numalign.cross_entropy, x, target, out_dtype=torch.float64),
+                *loss_and_grad(numalign.cross_entropy, x, target, weight, label_smoothing=0.1, out_dtype=torch.float64),
+                *loss_and_grad(numalign.cross_entropy, x, soft, out_dtype=torch.float64),
+                *loss_and_grad(numalign.nll_loss, x, target, weight, out_dtype=torch.float64),
+            )
+            results.append(run)
+    finally:
+        torch.set_num_threads(before)
+    for run in results[1:]:
+        for ours, first in zip(run, results[0], strict=True):
+            assert torch.equal(ours, first)
+
+
+def test_deterministic_mode() -> None:
+    torch.manual_seed(0)
+    x, target = torch.randn(4, 5, 6), torch.randint(0, 5, (4, 6))
+    plain = [*loss_and_grad(numalign.cross_entropy, x, target), *loss_and_grad(numalign.nll_loss, x, target)]
+    torch.use_deterministic_algorithms(True)
+    try:
+        strict = [*loss_and_grad(numalign.cross_entropy, x, target), *loss_and_grad(numalign.nll_loss, x, target)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(plain, strict, strict=True))
+
+
+def test_strides_do_not_change_the_gradient_of_an_element() -> None:
+    torch.manual_seed(0)
+    x, target = torch.randn(2, 5, 6, 7).half(), torch.randint(0, 5, (2, 6, 7))
+    _, grad = loss_and_grad(numalign.cross_entropy, x, target)
+    channels_last = x.contiguous(memory_format=torch.channels_last)
+    _, other = loss_and_grad(numalign.cross_entropy, channels_last, target)
+    assert other.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(other.contiguous(), grad, rtol=2**-10, atol=0)
+
+
+MEMORY = """
+import resource, torch, numalign
+torch.manual_seed(0)
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+small = torch.randn(1, 40, 2**16).half().requires_grad_()
+numalign.cross_entropy(small, torch.zeros(1, 2**16, dtype=torch.int64)).backward()
+x = torch.full((1, 40, 2**21), 0.5, dtype=torch.float16).requires_grad_()
+target = torch.ones(1, 2**21, dtype=torch.int64)
+before = peak()
+numalign.cross_entropy(x, target).backward()
+print(peak() - before - x.numel() * 2 - 8 * target.numel())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of the resident set as Linux counts it")
+def test_memory_beyond_logits_and_gradient() -> None:
+    """8 bytes per element of the target and a work area of 64 MiB. An fp32 copy of these logits is 320 MiB."""
+    output = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout
+    assert int(output) <= 64 * 2**20
