@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ops import loss_reference as reference
 from torch import Tensor
 
 import numalign
 from numalign.ops import _layout
+from ops import loss_reference as reference
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 LOW = [torch.float16, torch.bfloat16]
@@ -52,7 +52,16 @@ def random_problem(seed: int, dtype: torch.dtype) -> Problem:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     n_classes = rng.choice([1, 2, 3, 7, 21, 130])
-    shape = rng.choice([(n_classes,), (5, n_classes), (0, n_classes), (3, n_classes, 11), (2, n_classes, 5, 9), (2, n_classes, 2, 3, 4)])
+    shape = rng.choice(
+        [
+            (n_classes,),
+            (5, n_classes),
+            (0, n_classes),
+            (3, n_classes, 11),
+            (2, n_classes, 5, 9),
+            (2, n_classes, 2, 3, 4),
+        ]
+    )
     spread = rng.choice([0.1, 1.0, 10.0])
     logits = layout_of(
         rng.choice(["plain", "transposed", "classes last", "batch last", "sliced", "expanded"]),
@@ -70,7 +79,9 @@ def random_problem(seed: int, dtype: torch.dtype) -> Problem:
         target = torch.randint(0, n_classes, elements).to(integer)
         options["ignore_index"] = rng.choice([-100, 0, 200, 255])
         if options["ignore_index"] != -100 and target.numel() > 1:
-            target = target.masked_fill(torch.rand(target.shape) < 0.2, min(options["ignore_index"], torch.iinfo(integer).max))
+            target = target.masked_fill(
+                torch.rand(target.shape) < 0.2, min(options["ignore_index"], torch.iinfo(integer).max)
+            )
         if (target.long() != options["ignore_index"]).sum() == 0:
             options["reduction"] = "sum"
         target = layout_of(rng.choice(["plain", "transposed", "sliced"]), target) if target.dim() else target

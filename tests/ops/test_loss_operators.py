@@ -34,7 +34,12 @@ def inputs() -> dict[str, Tensor]:
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize(("weighted", "split"), [(False, False), (True, False), (True, True)])
 def test_derivatives(
-    inputs: dict[str, Tensor], reduction: str, smoothing: float, weighted: bool, split: bool, monkeypatch: pytest.MonkeyPatch
+    inputs: dict[str, Tensor],
+    reduction: str,
+    smoothing: float,
+    weighted: bool,
+    split: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if split:
         monkeypatch.setattr(_layout, "BLOCK_LOGITS", 4)
@@ -53,7 +58,11 @@ def test_derivatives(
 
     soft = (inputs["x"], inputs["q"], *((inputs["w"].clone().requires_grad_(),) if weighted else ()))
     arguments: tuple[Tensor, ...]
-    for function, arguments in ((of_indices, (inputs["x"],)), (of_probabilities, soft), (of_log_probabilities, (inputs["x"],))):
+    for function, arguments in (
+        (of_indices, (inputs["x"],)),
+        (of_probabilities, soft),
+        (of_log_probabilities, (inputs["x"],)),
+    ):
         assert torch.autograd.gradcheck(function, arguments)
         assert torch.autograd.gradgradcheck(function, arguments, fast_mode=not (weighted and reduction == "mean"))
 
@@ -173,7 +182,9 @@ def test_function_transforms(soft: bool) -> None:
     torch.testing.assert_close(hessian, exact)
     if not soft:
         by_row = torch.func.vmap(torch.func.grad(numalign.nll_loss))(x, target)
-        assert torch.equal(by_row, torch.stack([loss_and_grad(numalign.nll_loss, x[i], target[i])[1] for i in range(3)]))
+        assert torch.equal(
+            by_row, torch.stack([loss_and_grad(numalign.nll_loss, x[i], target[i])[1] for i in range(3)])
+        )
 
 
 LARGE = [(1, 2, 40, 61, 67), (2, 21, 97, 131), (300, 1000), (3, 20001), (2, 3, 257, 263)]
@@ -182,7 +193,9 @@ LARGE = [(1, 2, 40, 61, 67), (2, 21, 97, 131), (300, 1000), (3, 20001), (2, 3, 2
 @pytest.mark.parametrize("shape", LARGE)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_bits_do_not_depend_on_threads_or_repeats(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> None:
+def test_bits_do_not_depend_on_threads_or_repeats(
+    shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool
+) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape).to(dtype) * 8
     if channels_last:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from ops import loss_reference as reference
 from torch import Tensor, nn
 
 import numalign
 from numalign.errors import NotRepairedError
 from numalign.ops import repaired_operators
+from ops import loss_reference as reference
 
 SIDE = 256
 
@@ -135,7 +135,8 @@ def test_other_devices_are_left_alone(image: tuple[Tensor, Tensor]) -> None:
         assert stock_is_wrong(image)
         x, target = torch.randn(2, 3, 4), torch.randint(0, 4, (2, 3))
         torch.testing.assert_close(
-            torch.func.vmap(F.cross_entropy)(x, target), torch.stack([F.cross_entropy(x[i], target[i]) for i in range(2)])
+            torch.func.vmap(F.cross_entropy)(x, target),
+            torch.stack([F.cross_entropy(x[i], target[i]) for i in range(2)]),
         )
 
 
@@ -154,8 +155,8 @@ def test_operators_are_named() -> None:
 def test_models_compiled_before(image: tuple[Tensor, Tensor]) -> None:
     x = image[0].clone().requires_grad_()
     log_p = F.log_softmax(image[0].float(), 1).half().requires_grad_()
-    compiled = torch.compile(lambda x, t: F.cross_entropy(x, t), fullgraph=True)
-    compiled_nll = torch.compile(lambda x, t: F.nll_loss(x, t), fullgraph=True)
+    compiled = torch.compile(F.cross_entropy, fullgraph=True)
+    compiled_nll = torch.compile(F.nll_loss, fullgraph=True)
     assert not torch.isfinite(compiled(x, image[1]))
     with numalign.repair():
         is_right(compiled(x, image[1]), x, image)

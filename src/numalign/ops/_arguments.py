@@ -28,9 +28,13 @@ def check_input(logits: Tensor, target: Tensor) -> None:
         ValueError: the input has no axis.
     """
     if not logits.dtype.is_floating_point:
-        raise NotImplementedError(f"the loss is not implemented for {logits.dtype}: wanted a floating type; {_got(logits, target)}.")
+        raise NotImplementedError(
+            f"the loss is not implemented for {logits.dtype}: wanted a floating type; {_got(logits, target)}."
+        )
     if logits.dim() == 0:
-        raise ValueError(f"Expected 1 or more dimensions (got 0): wanted (C), (N, C) or (N, C, d1, ...); {_got(logits, target)}.")
+        raise ValueError(
+            f"Expected 1 or more dimensions (got 0): wanted (C), (N, C) or (N, C, d1, ...); {_got(logits, target)}."
+        )
 
 
 def check_index_target(logits: Tensor, target: Tensor) -> None:
@@ -93,7 +97,9 @@ def check_weight(logits: Tensor, weight: Tensor | None, *, differentiable: bool)
             f"shape: {list(weight.shape)} (input {list(logits.shape)})."
         )
     if not weight.dtype.is_floating_point:
-        raise RuntimeError(f"expected a floating type for weight but found {weight.dtype} (shape {list(weight.shape)}).")
+        raise RuntimeError(
+            f"expected a floating type for weight but found {weight.dtype} (shape {list(weight.shape)})."
+        )
     if weight.requires_grad and not differentiable:
         raise RuntimeError(
             "the loss is not differentiable with respect to argument 'weight' when targets are class indices. This input "

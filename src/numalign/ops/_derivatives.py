@@ -117,7 +117,7 @@ def soft_backward_target(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
     """Of k (1 - e) w_c (-log p_c), which does not depend on the target."""
     if v is None:
         return (None,) * 9
-    grad, logits, target, weight, _, _, divisor = ctx.saved_tensors
+    grad, logits, _, weight, _, _, divisor = ctx.saved_tensors
     reduction, smoothing = ctx.options
     axis = class_axis(logits)
     dtype = divisor.dtype
@@ -127,7 +127,9 @@ def soft_backward_target(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
     by_weight = scaled * _by_class(weight, log_p)
     wanted = ctx.needs_input_grad
     return (
-        _collect(-(by_weight * log_p).sum(axis, keepdim=True), divisor, reduction, axis, grad.dtype) if wanted[0] else None,
+        _collect(-(by_weight * log_p).sum(axis, keepdim=True), divisor, reduction, axis, grad.dtype)
+        if wanted[0]
+        else None,
         (k * (log_p.exp() * by_weight.sum(axis, keepdim=True) - by_weight)).to(logits.dtype) if wanted[1] else None,
         None,
         _onto_weight(-k * scaled * log_p, weight, axis) if wanted[3] else None,

@@ -31,7 +31,9 @@ def sum_of_parts(parts: list[Tensor], like: Tensor, dtype: torch.dtype) -> Tenso
     return parts[0] if len(parts) == 1 else fixed_order_sum(torch.stack(parts))
 
 
-def read_classes(target: Tensor, n_classes: int, ignore_index: int, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def read_classes(
+    target: Tensor, n_classes: int, ignore_index: int, shapes: tuple[torch.Size, torch.Size]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The classes of a block of targets, made safe to index with.
 
     On the CPU a class out of range raises. Elsewhere looking at the values would stall the host, so such elements are

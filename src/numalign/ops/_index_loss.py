@@ -22,7 +22,7 @@ from numalign.ops._elements import (
     read_classes,
     sum_of_parts,
 )
-from numalign.ops._layout import BLOCK_LOGITS, Walk, class_axis, element_shape
+from numalign.ops._layout import Walk, class_axis, element_shape, fits_one_block
 from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
 
 
@@ -97,7 +97,7 @@ def powers_size(logits: Tensor, keep_powers: bool) -> int:
 
     Small inputs are bound by the number of operators that are started, and the backward then needs half of them.
     """
-    return logits.numel() if keep_powers and logits.numel() <= BLOCK_LOGITS else 0
+    return logits.numel() if keep_powers and fits_one_block(logits) else 0
 
 
 def _flat(view: Tensor) -> Tensor:
@@ -106,7 +106,14 @@ def _flat(view: Tensor) -> Tensor:
 
 
 def _group_forward(
-    walk: Walk, logits: Tensor, classes: Tensor, top_out: Tensor, others_out: Tensor, targets: IndexTargets, *, keep: bool
+    walk: Walk,
+    logits: Tensor,
+    classes: Tensor,
+    top_out: Tensor,
+    others_out: Tensor,
+    targets: IndexTargets,
+    *,
+    keep: bool,
 ) -> Tensor:
     """Fills in ``top`` and ``others``; returns the losses (n), without the weights unless there is smoothing."""
     top, others = _flat(top_out), _flat(others_out)
@@ -129,9 +136,9 @@ def _group_forward(
             loss.mul_(targets.weight.index_select(0, classes))
         spread = log_sum.mul_(targets.weight_sum()).sub_(smooth).mul_(targets.smoothing / targets.n_classes)
         loss.mul_(1.0 - targets.smoothing).add_(spread)
-    for view, values in ((top_out, top), (others_out, others)):
+    for view, filled in ((top_out, top), (others_out, others)):
         if not view.is_contiguous():
-            view.copy_(values.view(view.shape))
+            view.copy_(filled.view(view.shape))
     return loss
 
 

@@ -16,7 +16,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-# One block holds this many logits in the accumulate type: 2 MiB in fp32. TODO measurement
+# One block holds this many logits in the accumulate type: 2 MiB in fp32. Measured on a 2-core AVX2 machine (512 KiB of L2 a
+# core, 8 MiB of L3), fp16, C = 21 and C = 128256, forward + backward in ns per logit: 2^17 7.9 and 6.1, 2^18 6.0 and 4.1,
+# 2^19 5.2 and 3.5, 2^20 5.3 and 3.4, 2^21 5.8 and 4.4, 2^22 6.8 and 4.5. Below, starting operators costs more than their
+# arithmetic; above, the block leaves the cache.
 BLOCK_LOGITS = 2**19
 
 # What is done once per element is done for this many at a time: int64 indices of 1 MiB, fp32 values of half of it. With the
@@ -31,6 +34,7 @@ BLOCK_CLASSES = 2**20
 # 0.1 and 0.1 over the outer axis), and transposing while copying costs 0.6 once. From about this size on the copy loses.
 SHORT_CLASS_AXIS = 96
 
+
 def class_axis(logits: Tensor) -> int:
     """The axis of the classes: 0 for one unbatched sample, else 1."""
     return 0 if logits.dim() == 1 else 1
@@ -40,6 +44,11 @@ def element_shape(logits: Tensor) -> tuple[int, ...]:
     """The shape of the target: that of the logits without the class axis."""
     axis = class_axis(logits)
     return tuple(logits.shape[:axis]) + tuple(logits.shape[axis + 1 :])
+
+
+def fits_one_block(logits: Tensor) -> bool:
+    """Whether a single block holds all of these logits."""
+    return logits.numel() <= BLOCK_LOGITS and logits.shape[class_axis(logits)] <= BLOCK_CLASSES
 
 
 class Axes:
@@ -127,8 +136,7 @@ def _pieces(
         return
     # unsafe_split differs from split in what autograd, which is not at work here, may assume; and it costs half.
     classes = zip(*(t.unsafe_split(step, offset) for t in by_class), strict=True)
-    for piece in zip(classes, zip(*(t.unsafe_split(elements) for t in by_element), strict=True), strict=True):
-        yield piece
+    yield from zip(classes, zip(*(t.unsafe_split(elements) for t in by_element), strict=True), strict=True)
 
 
 class Walk:

@@ -20,20 +20,29 @@ from numalign.ops._elements import accumulate_type
 from numalign.ops._layout import element_shape
 from numalign.ops._reduction import NONE
 
-_library = torch.library.Library("numalign", "DEF")
+# PyTorch leaves these without annotations.
+_new_library: Any = torch.library.Library
+_library = _new_library("numalign", "DEF")
 
 _INDEX = "Tensor logits, Tensor target, Tensor? weight"
 _SAVED = "Tensor top, Tensor others, Tensor divisor"
+_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
-    f"cross_entropy({_INDEX}, int reduction, int ignore_index, float smoothing, bool empty_is_zero, bool keep_powers,"
-    " ScalarType out_dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    f"cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, Tensor powers, int reduction, int ignore_index, float smoothing) -> Tensor",
-    f"soft_cross_entropy({_INDEX}, int reduction, float smoothing, bool empty_is_zero, ScalarType out_dtype)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    (
+        f"cross_entropy({_INDEX}, int reduction, int ignore_index, float smoothing, bool empty_is_zero, bool keep_powers,"
+        " ScalarType out_dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+    (
+        f"cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, Tensor powers, int reduction, int ignore_index,"
+        " float smoothing) -> Tensor"
+    ),
+    f"soft_cross_entropy({_INDEX}, int reduction, float smoothing, bool empty_is_zero, ScalarType out_dtype) -> {_FOUR}",
     f"soft_cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, int reduction, float smoothing) -> Tensor",
     f"soft_cross_entropy_backward_target(Tensor grad, {_INDEX}, {_SAVED}, int reduction, float smoothing) -> Tensor",
-    f"nll_loss({_INDEX}, int reduction, int ignore_index, bool empty_is_zero, ScalarType out_dtype)"
-    " -> (Tensor, Tensor)",
+    (
+        f"nll_loss({_INDEX}, int reduction, int ignore_index, bool empty_is_zero, ScalarType out_dtype)"
+        " -> (Tensor, Tensor)"
+    ),
     f"nll_loss_backward(Tensor grad, {_INDEX}, Tensor divisor, int reduction, int ignore_index) -> Tensor",
 )
 for _schema in _SCHEMAS:
@@ -204,13 +213,16 @@ def _register(
         def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
             return _each(operator, info, in_dims, *args)
 
+    eager: Any = Eager.apply
+    apply: Any = Transformed.apply
+
     def autograd(*args: Any) -> Any:
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
-            return Eager.apply(*args)
+            return eager(*args)
         return _below_autograd(operator, *args)
 
     def transformed(*args: Any) -> Any:
-        return Transformed.apply(*args)
+        return apply(*args)
 
     name = operator._schema.name
     Eager.__name__ = Transformed.__name__ = name.replace("::", "_")

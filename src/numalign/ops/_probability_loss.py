@@ -201,7 +201,7 @@ def _walk(
     reduction: int,
     smoothing: float,
     result: Tensor,
-) -> Iterator[tuple[_Problem, list[Tensor], Tensor, Tensor, Tensor]]:
+) -> Iterator[tuple[_Problem, Sequence[Tensor], Tensor, Tensor, Tensor]]:
     """The blocks of a backward: logits, targets and result of each, and k, ``top`` and ``others`` as (n)."""
     factor = scale(grad, divisor, reduction)
     per_element = [top, others, *([factor.reshape(top.shape)] if reduction == NONE else [])]

@@ -29,7 +29,8 @@ repaired_operators: frozenset[str] = frozenset(f"aten::{name}" for name in (*COM
 
 _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 _lock = threading.RLock()
-_libraries: dict[str, torch.library.Library] = {}  # by device type, and one for the transforms
+_new_library: Any = torch.library.Library  # PyTorch leaves it without annotations
+_libraries: dict[str, Any] = {}  # by device type, and one for the transforms
 _levels: dict[str, list[object]] = {}  # by device type: the marks of the repairs in force
 _cache_tag: _CompileCacheTag | None = None
 
@@ -175,14 +176,14 @@ def _install(device: str) -> None:
     with warnings.catch_warnings():
         # PyTorch warns that a kernel is replaced, which is the whole point.
         warnings.simplefilter("ignore")
-        library = torch.library.Library("aten", "IMPL")
+        library = _new_library("aten", "IMPL")
         for name, function in COMPOSITE.items():
             library.impl(name, function, f"Autograd{key}")
             library.impl(name, function, key)
         for name, function in KERNELS.items():
             library.impl(name, function, key)
         if _TRANSFORMS not in _libraries:
-            _libraries[_TRANSFORMS] = transforms = torch.library.Library("aten", "IMPL")
+            _libraries[_TRANSFORMS] = transforms = _new_library("aten", "IMPL")
             for name, function in COMPOSITE.items():
                 transforms.impl(name, _where_repaired(name, function), _TRANSFORMS)
     _libraries[device] = library

@@ -42,7 +42,8 @@ def render(summary: Summary, console: Console, seconds: float | None = None) -> 
         console.print(_gaps(summary))
         console.print()
     console.print(_counts(summary))
-    console.print(_last_line(summary), soft_wrap=True)
+    console.print(_outcome(summary), soft_wrap=True)
+    console.print(_next_steps(summary), soft_wrap=True)
 
 
 def _headline(summary: Summary, seconds: float | None) -> Text:
@@ -210,20 +211,23 @@ def _counts(summary: Summary) -> Text:
     )
 
 
-def _last_line(summary: Summary) -> Text:
+def _outcome(summary: Summary) -> Text:
     faults = len(summary.confirmed)
-    text = f"{faults} fault{'' if faults == 1 else 's'}"
-    if summary.plan.repaired and faults:
-        repaired = sum(finding.repaired is not None for finding in summary.confirmed)
-        text += f", {repaired} of them in operators that repair() covers: {len(summary.still_wrong)} still wrong there"
-    parts = [text]
-    if faults:
-        parts.append(f"{summary.folder}/reproducers, {faults} confirmed")
-        parts.append(f"{summary.folder}/drafts")
+    text = f"{faults} fault{'' if faults == 1 else 's'}{', each confirmed by its reproducer' if faults else ''}"
+    covered = sum(finding.repaired is not None for finding in summary.confirmed)
+    if covered:
+        text += f"; {covered} in operators that repair() covers, {len(summary.still_wrong)} of them still wrong there"
     if not summary.complete:
-        parts.append(f"INCOMPLETE, go on with: numalign scan --resume {summary.folder}")
-    parts.append(f"again: numalign show {summary.folder}")
-    if faults:
+        text += f"; INCOMPLETE, go on with: numalign scan --resume {summary.folder}"
+    return Text(text)
+
+
+def _next_steps(summary: Summary) -> Text:
+    parts = [
+        f"{summary.folder}{' (reproducers, drafts)' if summary.confirmed else ''}",
+        f"numalign show {summary.folder}",
+    ]
+    if summary.confirmed:
         parts.append(f"numalign explain {summary.confirmed[0].code}")
     return Text(" · ".join(parts))
 
