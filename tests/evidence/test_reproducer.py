@@ -36,6 +36,7 @@ def text(
         code=code,
         sizes=sizes,
         first=sizes[-1],
+        rung=sizes[-1],
         noise=0.0,
         precision=precision,
         emin=emin,

@@ -34,7 +34,7 @@ def finding(plan: Plan, code: str, n: int, repaired: bool | None) -> Finding:
         track=plan.tracks[0],
         first_failing_n=n,
         last_passing_n=n - 1,
-        shown_n=1024,
+        rung=256,
         observed="inf",
         expected="1.0",
         error_ulp=0.0,
@@ -62,7 +62,10 @@ def test_the_first_screen_says_what_since_when_and_what_next(repaired_run: Summa
     row = next(line for line in text.splitlines() if "NA101 overflow in the sum" in line)
     for part in ("ramp/ones", "forward", "101", "inf", "1", "right"):
         assert part in row
-    assert "1 fault, each confirmed by its reproducer; 1 in operators that repair() covers, 0 of them still wrong there" in text
+    assert (
+        "1 fault, each confirmed by its reproducer; 1 in operators that repair() covers, 0 of them still wrong there"
+        in text
+    )
     assert "numalign explain NA101" in text.splitlines()[-1]
     assert "numalign show runs/one" in text.splitlines()[-1]
 

@@ -157,9 +157,9 @@ def _symptoms(findings: Sequence[Finding]) -> Iterator[str]:
     yield "```symptoms"
     for finding in findings:
         track = finding.track
-        name = f"{track.dtype} {track.direction}: {finding.summary} at n = {finding.first_failing_n}"
+        name = f"{track.dtype} {track.direction}: {finding.summary} at n = {finding.rung}"
         yield f"- name: {json.dumps(name)}"
-        yield f"  command: {json.dumps(f'python {finding.reproducer} --size {finding.first_failing_n}')}"
+        yield f"  command: {json.dumps(f'python {finding.reproducer} --size {finding.rung}')}"
         yield f"  code: {finding.code}"
     yield "```"
     yield ""

@@ -148,7 +148,7 @@ class TensorFacts(Record, frozen=True, kw_only=True):
 class Result(Record, frozen=True, kw_only=True):
     """One output, or one gradient, against its float64 reference.
 
-    Errors are in ulp of the dtype under test, over the entries that are finite and did not vanish; ``excess`` is
+    Errors are in ulp of the dtype under test, over the entries whose observed value is finite; ``excess`` is
     the largest ratio of an error to what float32 accumulation and one rounding would allow. The values are those of the
     worst entry, kept as text because JSON has neither inf nor nan.
     """
@@ -228,14 +228,17 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """A fault proved by observations, with a code and a reproducer that confirmed it in a fresh process."""
+    """A fault proved by observations, with a code and a reproducer that confirmed it in a fresh process.
+
+    ``rung`` is the smallest failing size of the ladder: where a symptom is checked, because it shows clearly there.
+    """
 
     id: str
     code: str
     track: Track
     first_failing_n: int
     last_passing_n: int | None
-    shown_n: int
+    rung: int
     observed: str
     expected: str
     error_ulp: float | None

@@ -51,6 +51,26 @@ def fits_one_block(logits: Tensor) -> bool:
     return logits.numel() <= BLOCK_LOGITS and logits.shape[class_axis(logits)] <= BLOCK_CLASSES
 
 
+@lru_cache(maxsize=256)
+def _merge(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> tuple[list[int], list[list[int]]]:
+    """Order element axes as the first tensor lies in memory, and merge neighbours where the strides of all tensors allow.
+
+    Kept per shape: for small inputs this costs as much as the arithmetic. The lists are not to be changed.
+    """
+    merged_sizes: list[int] = []
+    merged: list[list[int]] = [[] for _ in strides]
+    for i in sorted((i for i in range(len(sizes)) if sizes[i] != 1), key=lambda i: -strides[0][i]):
+        if merged_sizes and all(m[-1] == s[i] * sizes[i] for m, s in zip(merged, strides, strict=True)):
+            merged_sizes[-1] *= sizes[i]
+            for axis, stride in zip(merged, strides, strict=True):
+                axis[-1] = stride[i]
+        else:
+            merged_sizes.append(sizes[i])
+            for axis, stride in zip(merged, strides, strict=True):
+                axis.append(stride[i])
+    return (merged_sizes, merged) if merged_sizes else ([1], [[1] for _ in strides])
+
+
 class Axes:
     """Common element axes of several tensors: the order in which the first lies in memory, and as few as strides allow.
 
@@ -62,39 +82,21 @@ class Axes:
     """
 
     def __init__(self, by_class: Sequence[Tensor], by_element: Sequence[Tensor]) -> None:
-        self._class_axis = class_axis(by_class[0])
-        self.n_classes: int = by_class[0].shape[self._class_axis]
-        sizes = element_shape(by_class[0])
-        strides = [self._element_strides(t) for t in by_class] + [t.stride() for t in by_element]
-        order = sorted((i for i in range(len(sizes)) if sizes[i] != 1), key=lambda i: -strides[0][i])
-        self.sizes: list[int] = []
-        self._merged: list[list[int]] = [[] for _ in strides]
-        for i in order:
-            if self.sizes and all(m[-1] == s[i] * sizes[i] for m, s in zip(self._merged, strides, strict=True)):
-                self.sizes[-1] *= sizes[i]
-                for merged, stride in zip(self._merged, strides, strict=True):
-                    merged[-1] = stride[i]
-            else:
-                self.sizes.append(sizes[i])
-                for merged, stride in zip(self._merged, strides, strict=True):
-                    merged.append(stride[i])
-        if not self.sizes:
-            self.sizes = [1]
-            self._merged = [[1] for _ in strides]
+        axis = class_axis(by_class[0])
+        self.n_classes: int = by_class[0].shape[axis]
+        own = [t.stride() for t in by_class]
+        strides = (*(s[:axis] + s[axis + 1 :] for s in own), *(t.stride() for t in by_element))
+        self.sizes, self._merged = _merge(element_shape(by_class[0]), strides)
+        self._class_strides = [s[axis] for s in own]
         self._by_class, self._by_element = by_class, by_element
         # Whether neighbouring classes lie closer together in memory than neighbouring elements.
-        self.class_is_innermost = by_class[0].stride(self._class_axis) <= self._merged[0][-1] or self.sizes == [1]
-
-    def _element_strides(self, tensor: Tensor) -> tuple[int, ...]:
-        strides = tensor.stride()
-        return strides[: self._class_axis] + strides[self._class_axis + 1 :]
+        self.class_is_innermost = self._class_strides[0] <= self._merged[0][-1] or self.sizes == [1]
 
     def classes(self, *, first: bool) -> list[Tensor]:
         """Views (C, e1, ..., ek) or (e1, ..., ek, C), k >= 1, of the tensors by class."""
+        size = (self.n_classes, *self.sizes) if first else (*self.sizes, self.n_classes)
         views = []
-        for tensor, strides in zip(self._by_class, self._merged, strict=False):
-            own = tensor.stride(self._class_axis)
-            size = (self.n_classes, *self.sizes) if first else (*self.sizes, self.n_classes)
+        for tensor, own, strides in zip(self._by_class, self._class_strides, self._merged, strict=False):
             views.append(tensor.as_strided(size, (own, *strides) if first else (*strides, own)))
         return views
 

@@ -57,7 +57,8 @@ def write_drafts(plan: Plan, findings: Iterable[Finding], observations: Iterable
     for name, group in by_draft.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render_draft(plan, group, seen))
+        ordered = sorted(group, key=lambda finding: (plan.tracks.index(finding.track), finding.first_failing_n))
+        path.write_text(render_draft(plan, ordered, seen))
 
 
 def _proved(plan: Plan, verdict: Verdict, suspicion: Suspicion, folder: Path, idle: Queue[FreshProcesses]) -> Finding:
@@ -73,7 +74,7 @@ def _proved(plan: Plan, verdict: Verdict, suspicion: Suspicion, folder: Path, id
         track=suspicion.track,
         first_failing_n=suspicion.first_failing.cell.n,
         last_passing_n=suspicion.last_passing.cell.n if suspicion.last_passing else None,
-        shown_n=suspicion.shown.cell.n,
+        rung=suspicion.rung.cell.n,
         observed=shown.observed,
         expected=shown.rounded,
         error_ulp=shown.error_ulp,
@@ -96,15 +97,16 @@ def _reproducer(plan: Plan, verdict: Verdict, suspicion: Suspicion) -> str:
     fmt = format_named(result.tensor.dtype)
     wide = accumulate(fmt)
     passing = suspicion.last_passing.cell.n if suspicion.last_passing else None
-    first, shown = suspicion.first_failing.cell.n, suspicion.shown.cell.n
+    first, rung = suspicion.first_failing.cell.n, suspicion.rung.cell.n
     ladder = [n for n in sizes(plan, track) if n < first][-1:]
     return render(
         plan,
         track,
         sign=suspicion.sign,
         code=suspicion.code,
-        sizes=sorted({n for n in (*ladder, passing, first, shown) if n is not None}),
+        sizes=sorted({n for n in (*ladder, passing, first, rung) if n is not None}),
         first=first,
+        rung=rung,
         noise=NOISE_FACTOR * verdict.noise,
         precision=fmt.precision,
         emin=fmt.emin,

@@ -42,14 +42,25 @@ class Sign(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """A sign that showed on a track: what a reproducer still has to confirm."""
+    """A sign that showed on a track: what a reproducer still has to confirm.
+
+    Attributes:
+        sign: Key of the sign.
+        code: Its fault code.
+        track: The track.
+        first_failing: At the smallest failing size.
+        last_passing: At the largest size below it; None where the smallest size fails.
+        rung: At the smallest failing size of the ladder, where the sign shows clearly even if additions come in another
+            order each time.
+        repaired: Whether ``repair()`` cures it; None where it changes nothing.
+    """
 
     sign: str
     code: str
     track: Track
     first_failing: Observation
     last_passing: Observation | None
-    shown: Observation
+    rung: Observation
     repaired: bool | None
 
 
@@ -253,9 +264,8 @@ def _suspicion(
     passing = [o for o in stock if o.outcome is Outcome.RAN and o.cell.n < first.cell.n]
     ran = [o for o in repaired if o.outcome is Outcome.RAN]
     cured = not any(sign.shows(o, floor) for o in ran) if _repair_matters([*stock, *ran]) else None
-    return Suspicion(
-        sign.key, sign.code(case, failing), track, first, passing[-1] if passing else None, failing[-1], cured
-    )
+    rung = next((o for o in failing if o.cell.n in case.ladder(track.dtype)), first)
+    return Suspicion(sign.key, sign.code(case, failing), track, first, passing[-1] if passing else None, rung, cured)
 
 
 def _distinct(suspicions: tuple[Suspicion, ...]) -> tuple[Suspicion, ...]:

@@ -22,7 +22,7 @@ class Witness(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operators: set[str] = set()
         self.devices: set[str] = set()
 
