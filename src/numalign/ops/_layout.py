@@ -258,13 +258,13 @@ class Buffer:
         return Place(matrix.view(-1), flat, inside)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _counting(n: int, device: torch.device) -> Tensor:
     """0 .. n - 1. Kept, since making it costs as much as using it; never written to."""
     return torch.arange(n, device=device)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _zeros(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Kept as well, and dense: scattering one value that is expanded takes twice as long. Never written to."""
     return torch.zeros(n, dtype=dtype, device=device)

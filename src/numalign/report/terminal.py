@@ -66,8 +66,12 @@ def _findings(summary: Summary) -> RenderableType:
     dtypes = [name for name in DTYPE_ORDER if any(finding.track.dtype == name for finding in summary.confirmed)]
     devices = len({track.device for track in summary.plan.tracks}) > 1
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for head in ("operator", "direction", "fault", *(["device"] if devices else [])):
-        table.add_column(head, no_wrap=True)
+    # Where the terminal is narrow, words wrap; numbers never do.
+    table.add_column("operator", overflow="fold")
+    table.add_column("direction", no_wrap=True)
+    table.add_column("fault")
+    if devices:
+        table.add_column("device", no_wrap=True)
     for dtype in dtypes:
         table.add_column(f"{dtype}\nfrom n =", justify="right", no_wrap=True)
     for head, justify in (("unit", "left"), ("gives", "right"), ("instead of", "right")):
