@@ -91,6 +91,7 @@ def observation(
         expected=repr(expected),
         rounded=repr(expected),
         format_limited=0,
+        misplaced=0,
         infinite=int(math.isinf(value)),
         nan=int(math.isnan(value)),
         nonzero_expected=1,

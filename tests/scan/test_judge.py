@@ -126,7 +126,24 @@ def test_the_same_few_ulp_are_a_fault_where_every_term_is_exact() -> None:
         return observation(cell, error_ulp=2.5, excess=5)
 
     _, verdict, _ = played(ramp(exact=True), sloppy)
-    assert codes(verdict).keys() == {"NA202"}
+    assert codes(verdict).keys() == {"NA203"}
+
+
+def test_a_wrong_factor_is_wrong_from_the_smallest_size_on() -> None:
+    def doubled(cell: Cell) -> Observation:
+        return observation(cell, value=2.0, error_ulp=1024.0, excess=2000)
+
+    _, verdict, _ = played(ramp(exact=False), doubled)
+    assert codes(verdict) == {"NA203": 16}
+
+
+def test_an_answer_of_zero_divides_nothing() -> None:
+    def off(cell: Cell) -> Observation:
+        wrong = 1.0 if cell.n > 100 else 0.0
+        return observation(cell, value=wrong, expected=0.0, error_ulp=1e6 * wrong, excess=1e6 * wrong)
+
+    _, verdict, _ = played(ramp(), off)
+    assert codes(verdict) == {"NA202": 101}
 
 
 def test_an_error_within_the_bound_is_no_fault_however_it_grows() -> None:

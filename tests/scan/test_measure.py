@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from numalign.evidence.records import Result
+from numalign.numerics import format_named, round_array
 from numalign.scan.measure import measured
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -20,8 +21,10 @@ def of(value: list[float], exact: list[float], dtype: torch.dtype = torch.float1
 
 def test_a_value_rounded_once_is_within_its_bound() -> None:
     exact = torch.rand(1000, dtype=torch.float64) + 0.5
-    for dtype in DTYPES.values():
-        result = measured("output", exact.to(dtype), exact, exact, 1)
+    for name, dtype in DTYPES.items():
+        # PyTorch's cast from float64 goes through float32 and rounds twice.
+        once = torch.from_numpy(round_array(exact.numpy(), format_named(name))).to(dtype)
+        result = measured("output", once, exact, exact, 1)
         assert result.error_ulp <= 0.5
         assert result.excess <= 1
 
@@ -42,6 +45,29 @@ def test_inf_is_right_only_past_the_format() -> None:
     assert (wrong.infinite, wrong.format_limited) == (1, 0)
     assert (limit.infinite, limit.format_limited) == (0, 1)
     assert limit.excess == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "exact", "misplaced"),
+    [
+        (math.inf, 240000.0, 0),
+        (math.nan, 240000.0, 1),
+        (0.0, 240000.0, 1),
+        (-math.inf, 240000.0, 1),
+        (1.0, math.nan, 1),
+        (1.0, math.inf, 1),
+        (math.inf, math.inf, 0),
+    ],
+)
+def test_at_the_format_limit_only_the_right_value_is_right(value: float, exact: float, misplaced: int) -> None:
+    assert of([value], [exact]).misplaced == misplaced
+
+
+def test_integers_are_compared_exactly() -> None:
+    right = torch.tensor([3, 0, 5])
+    assert measured("output", right, right.double(), right.double(), 8).error_ulp == 0
+    assert measured("output", right + 1, right.double(), right.double(), 8).error_ulp > 1e6
+    assert measured("output", right > 3, (right > 3).double(), right.double(), 8).error_ulp == 0
 
 
 def test_nan_is_counted_apart() -> None:

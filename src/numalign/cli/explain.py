@@ -24,7 +24,7 @@ def explain(code: str | None = None, *, output_format: OutputFormat = OutputForm
         table, json or jsonl.
     """
     if code is not None and code.upper() not in CODES:
-        near = difflib.get_close_matches(code.upper(), CODES, n=3, cutoff=0.6)
+        near = difflib.get_close_matches(code.upper(), CODES, n=3, cutoff=0.5)
         hint = f", did you mean {' or '.join(near)}?" if near else ""
         raise UsageError(f"unknown code {code!r}{hint}; `numalign explain` lists all")
     chosen = [CODES[code.upper()]] if code else list(CODES.values())

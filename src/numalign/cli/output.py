@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import Enum
 
@@ -26,7 +27,7 @@ class OutputFormat(str, Enum):
 
 def results_console() -> Console:
     """Standard output. Off a terminal it is plain and wide; ``NO_COLOR`` is heeded."""
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -64,7 +65,7 @@ def scan(
     seed
         Decides all random inputs.
     timeout
-        Seconds that one cell may take.
+        Seconds that one cell may take. The first cell of a worker also warms PyTorch up, which takes some two more.
     threads
         Threads that an operator on the CPU may use.
     imports
@@ -148,6 +149,8 @@ def _run(store: Store, jobs: int, output_format: OutputFormat, *, quiet: bool, b
             if not concluded(store, verdicts):
                 conclude(store, verdicts, folder, jobs, report)
     except KeyboardInterrupt:
+        for again in (signal.SIGINT, signal.SIGTERM):  # what has to be said and closed takes a moment
+            signal.signal(again, signal.SIG_IGN)
         stored = len(store.observations())
         messages.print(f"numalign: interrupted, {stored} cells are stored; go on with: numalign scan --resume {folder}")
         return Exit.INCOMPLETE

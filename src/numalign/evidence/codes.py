@@ -74,11 +74,19 @@ _CODES = (
     Code(
         "NA202",
         "the error grows with the number of terms",
-        "Each addition rounds to fewer bits than the accumulate type has, so that errors add up, without coming "
-        "to a halt yet.",
+        "Each addition rounds to fewer bits than the accumulate type has, so that errors add up.",
         "Results that drift with batch size, sequence length or image size.",
         "As for NA201.",
         "A sum of n terms that is off by a number of ulp which doubles whenever n does.",
+    ),
+    Code(
+        "NA203",
+        "wrong value",
+        "The result is further from the right one than roundings can explain, at the smallest size already; or the right "
+        "result is inf or nan, or rounds to inf, and something else came out.",
+        "A wrong factor or sign, a nan that is swallowed, a nan or zero where inf is right.",
+        "Not a matter of precision: look for a plain mistake in the operator, or in the case that tests it.",
+        "A mean that divides by n - 1.",
     ),
     Code(
         "NA301",

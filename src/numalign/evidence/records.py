@@ -68,6 +68,14 @@ class Case(Record, frozen=True, kw_only=True):
     exact: bool = False
     stress: Stress = "sum"
 
+    def __post_init__(self) -> None:
+        """Refuse random values outside ``inputs``: the operator and its reference would draw different ones."""
+        for field in ("call", "reference", "magnitude", "grad_output"):
+            if "rand" in getattr(self, field):
+                raise ValueError(
+                    f"case {self.id}: {field} draws random values; make them in inputs and name them there"
+                )
+
     @property
     def id(self) -> str:
         """``operator/name``."""
@@ -150,7 +158,8 @@ class Result(Record, frozen=True, kw_only=True):
 
     Errors are in ulp of the dtype under test, over the entries whose observed value is finite; ``excess`` is
     the largest ratio of an error to what float32 accumulation and one rounding would allow. The values are those of the
-    worst entry, kept as text because JSON has neither inf nor nan.
+    worst entry, kept as text because JSON has neither inf nor nan. ``misplaced`` counts entries whose right value is inf,
+    nan or too large for the format, and that are not what it rounds to.
     """
 
     tensor: TensorFacts
@@ -162,6 +171,7 @@ class Result(Record, frozen=True, kw_only=True):
     expected: str
     rounded: str
     format_limited: int
+    misplaced: int
     infinite: int
     nan: int
     nonzero_expected: int

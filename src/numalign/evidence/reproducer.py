@@ -40,6 +40,20 @@ def symptom(observed, exact, magnitude, n):
     error = (observed - exact).abs()[fits]
     allowed = (ulp(exact) / 2 + slack(magnitude, n))[fits]
     return bool(((error > allowed) & (error > NOISE * ulp(exact)[fits])).any())''',
+    "wrong": '''\
+def symptom(observed, exact, magnitude, n):
+    """The error is more than any rounding explains."""
+    vanished = (observed == 0) & (exact.abs() > SMALLEST_SUBNORMAL / 2 + slack(magnitude, n))  # a symptom of its own
+    fits = rounded(exact).isfinite() & observed.isfinite() & ~vanished
+    error = (observed - exact).abs()[fits]
+    allowed = (ulp(exact) / 2 + slack(magnitude, n))[fits]
+    return bool(((error > allowed) & (error > NOISE * ulp(exact)[fits])).any())''',
+    "misplaced": '''\
+def symptom(observed, exact, magnitude, n):
+    """Where the right result is inf, nan or too large for the dtype, this is not what it rounds to."""
+    right = rounded(exact)
+    same = (observed == right) | (observed.isnan() & right.isnan())
+    return bool((~right.isfinite() & ~same).any())''',
 }
 
 _TEMPLATE = '''\
@@ -147,16 +161,16 @@ def main():
     shown = {{}}
     heads = ("{unit}", "observed", "float64", "rounded once", "error, ulp")
     print("{{:>12}}  {{:>14}}  {{:>14}}  {{:>14}}  {{:>10}}".format(*heads))
-    for n in [options.size] if options.size else SIZES:
+    for n in [options.size] if options.size is not None else SIZES:
         inputs = make_inputs(n)
         moved = {{k: v.to(options.device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}}
         wide = {{k: converted(v, torch.float64) for k, v in inputs.items()}}
         observed = [value.detach().cpu().double() for value in run(operator, moved)]
-        exact = [value.detach() for value in run(reference, wide)]
-        magnitude = [value.detach() for value in run(terms, wide)]
+        exact = [value.detach().double() for value in run(reference, wide)]
+        magnitude = [value.detach().double() for value in run(terms, wide)]
         shown[n] = any(symptom(o, e, m, n) for o, e, m in zip(observed, exact, magnitude))
         row(n, observed, exact)
-    there = any(shown.get(n) for n in ([options.size] if options.size else FAILING))
+    there = any(shown.get(n) for n in ([options.size] if options.size is not None else FAILING))
     print("{confirmed}" if there else "{not_reproduced}")
     return 1 if there else 0
 
@@ -185,7 +199,7 @@ _RUN_FORWARD = """\
 def run(function, inputs):
     with torch.no_grad():
         result = function(**inputs)
-    return [result] if isinstance(result, torch.Tensor) else [value for value in result if value.is_floating_point()]"""
+    return [result] if isinstance(result, torch.Tensor) else list(result)"""
 
 _RUN_BACKWARD = """\
 def incoming(output, {names}):

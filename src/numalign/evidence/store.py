@@ -89,14 +89,17 @@ class Store:
         path = folder / FILE_NAME if folder.is_dir() else folder
         if not path.is_file():
             raise StoreError(f"no run at {folder}: there is no {FILE_NAME}; `numalign scan --out {folder}` makes one")
-        lock = _locked(path.parent) if write else None
+        lock = None
         try:
             _check(path)
+            lock = _locked(path.parent) if write else None
             connection = _writable(path) if write else sqlite3.connect(_uri(path), uri=True)
             store = cls(path, connection, lock)
             store.plan()
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            raise StoreError(f"{path} is damaged ({error}); it is left as it is") from error
+            if lock is not None:
+                os.close(lock)
+            raise _damaged(path, error) from error
         return store
 
     def plan(self) -> Plan:
@@ -135,7 +138,7 @@ class Store:
             for (row,) in self._connection.execute(query):
                 yield msgspec.json.decode(row, type=kind)
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            raise StoreError(f"{self.path} is damaged ({error}); it is left as it is") from error
+            raise _damaged(self.path, error) from error
 
     def close(self) -> None:
         """Close the file and let others write to it."""
@@ -177,11 +180,17 @@ def _check(path: Path) -> None:
             )
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise StoreError(f"{path} is damaged ({verdict}); it is left as it is")
+            raise _damaged(path, verdict)
+
+
+def _damaged(path: Path, what: object) -> StoreError:
+    return StoreError(f"{path} is damaged ({' '.join(str(what).split())}); it is left as it is")
 
 
 def _uri(path: Path) -> str:
-    return f"{path.resolve().as_uri()}?mode=ro"
+    """To read only. A file without a write-ahead log was closed in order and nobody writes to it: nothing is put beside it."""
+    log = path.with_name(f"{path.name}-wal")
+    return f"{path.resolve().as_uri()}?mode=ro{'' if log.exists() else '&immutable=1'}"
 
 
 def _writable(path: Path) -> sqlite3.Connection:
@@ -192,7 +201,10 @@ def _writable(path: Path) -> sqlite3.Connection:
 
 def _locked(folder: Path) -> int:
     """Hold the folder's lock. The kernel lets go of it when the process ends, however it ends."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"cannot write to {folder}: {error.strerror}; name another folder with --out") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -14,10 +14,10 @@ from numalign.evidence.codes import CODES
 from numalign.evidence.draft import draft_name, render_draft
 from numalign.evidence.records import Finding, Observation, Plan, Result
 from numalign.evidence.reproducer import CONFIRMED, render, reproducer_name
-from numalign.numerics import accumulate, format_named
+from numalign.numerics import FORMATS, accumulate, format_named
 from numalign.scan.bound import BOUND_FAILURE
 from numalign.scan.fresh import FreshProcesses
-from numalign.scan.judge import NOISE_FACTOR, Suspicion, Verdict, sizes
+from numalign.scan.judge import MOST_NOISE, NOISE_FACTOR, Suspicion, Verdict, sizes
 
 REPRODUCER_TIMEOUT = 120
 """Seconds a reproducer may take: it starts PyTorch and runs a few sizes that the scan has already run."""
@@ -77,7 +77,7 @@ def _proved(plan: Plan, verdict: Verdict, suspicion: Suspicion, folder: Path, id
         rung=suspicion.rung.cell.n,
         observed=shown.observed,
         expected=shown.rounded,
-        error_ulp=shown.error_ulp,
+        error_ulp=None if shown.infinite or shown.nan or shown.misplaced else shown.error_ulp,
         summary=CODES[suspicion.code].title,
         reproducer=name,
         reproducer_output=proof.output,
@@ -88,13 +88,13 @@ def _proved(plan: Plan, verdict: Verdict, suspicion: Suspicion, folder: Path, id
 
 
 def _worst(observation: Observation) -> Result:
-    return max(observation.results, key=lambda r: (r.nan + r.infinite, r.flushed, r.excess))
+    return max(observation.results, key=lambda r: (r.nan + r.infinite + r.misplaced, r.flushed, r.excess))
 
 
 def _reproducer(plan: Plan, verdict: Verdict, suspicion: Suspicion) -> str:
     track = suspicion.track
     result = suspicion.first_failing.results[0]
-    fmt = format_named(result.tensor.dtype)
+    fmt = format_named(result.tensor.dtype if result.tensor.dtype in FORMATS else track.dtype)
     wide = accumulate(fmt)
     passing = suspicion.last_passing.cell.n if suspicion.last_passing else None
     first, rung = suspicion.first_failing.cell.n, suspicion.rung.cell.n
@@ -107,7 +107,7 @@ def _reproducer(plan: Plan, verdict: Verdict, suspicion: Suspicion) -> str:
         sizes=sorted({n for n in (*ladder, passing, first, rung) if n is not None}),
         first=first,
         rung=rung,
-        noise=NOISE_FACTOR * verdict.noise,
+        noise=MOST_NOISE[track.dtype] if suspicion.sign == "wrong" else NOISE_FACTOR * verdict.noise,
         precision=fmt.precision,
         emin=fmt.emin,
         accumulate=(wide.name, wide.precision),

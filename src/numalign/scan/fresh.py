@@ -17,13 +17,22 @@ from typing import NamedTuple
 from numalign.errors import NumalignError
 
 _SERVER = """
-import json, os, runpy, signal, sys, traceback
+import ctypes, json, os, runpy, signal, sys, traceback
 import torch
 import torch.fx.experimental.symbolic_shapes  # what torch.autograd.grad imports when it is first called
+
+def die_with_parent():
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (OSError, AttributeError):
+        pass
+
+die_with_parent()
 
 def serve(path, limit):
     child = os.fork()
     if child == 0:
+        die_with_parent()
         out = os.open(path + ".out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(out, 1)
         os.dup2(out, 2)

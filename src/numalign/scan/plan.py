@@ -3,9 +3,12 @@ runs."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 
 import torch
@@ -65,7 +68,7 @@ def _check(selection: Selection, known: Sequence[Case]) -> None:
     for device in selection.device:
         check_device(device)
     for name in ("max_size", "timeout", "threads"):
-        if getattr(selection, name) <= 0:
+        if not 0 < getattr(selection, name) < math.inf:
             raise UsageError(f"--{name.replace('_', '-')} is {getattr(selection, name)}; wanted a positive number")
     if not 0 <= selection.seed < 1 << 63:
         raise UsageError(f"--seed is {selection.seed}; wanted a whole number from 0 to 2^63 - 1")
@@ -118,6 +121,8 @@ def check_device(device: str) -> None:
         ) from error
     if parsed.type == "meta":
         raise DeviceUnavailableError("device 'meta' holds no numbers; name a device that computes")
+    if parsed.type == "cpu" and parsed.index:
+        raise DeviceUnavailableError(f"device {device!r} is not there: PyTorch has one cpu")
     try:
         torch.zeros(1, device=parsed).item()
     except Exception as error:
@@ -128,8 +133,9 @@ def check_device(device: str) -> None:
 def _import(modules: Iterable[str]) -> None:
     for module in modules:
         try:
-            import_module(module)
-        except Exception as error:
+            with redirect_stdout(sys.stderr):  # a backend's banner is no result
+                import_module(module)
+        except (Exception, SystemExit) as error:
             raise UsageError(f"--import {module} failed: {type(error).__name__}: {error}") from error
 
 

@@ -29,6 +29,9 @@ from numalign.scan.witness import Witness, off_device
 OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "Cannot allocate memory", "std::bad_alloc")
 """What allocators say where they do not raise a type of their own."""
 
+_pending_imports: list[str] = []
+"""Modules that this worker still has to import. Its first cell does it, under that cell's time limit and protection."""
+
 UNSUPPORTED_TEXTS = (
     "not implemented for",
     "not supported",
@@ -46,7 +49,7 @@ def start(stderr_folder: str, threads: int, memory_limit: int | None, imports: t
         stderr_folder: Folder for this process's standard error, one file a process, so that last words survive a crash.
         threads: Threads for operators on the CPU.
         memory_limit: Most bytes of private memory; an allocation past it fails in this process alone. None: no limit.
-        imports: Modules to import first, such as an out-of-tree backend.
+        imports: Modules to import before the first cell, such as an out-of-tree backend.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
@@ -57,9 +60,9 @@ def start(stderr_folder: str, threads: int, memory_limit: int | None, imports: t
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(log, 1)  # a backend's banner belongs to no result
     torch.set_num_threads(threads)
-    for module in imports:
-        import_module(module)
+    _pending_imports.extend(imports)
 
 
 def stderr_path(folder: str, pid: int) -> Path:
@@ -72,8 +75,11 @@ def run_cell(cell: Cell, case: Case, seed: int) -> Observation:
     os.ftruncate(2, 0)
     began = time.perf_counter()
     try:
+        while _pending_imports:
+            import_module(_pending_imports[0])
+            del _pending_imports[0]
         observation = _observe(cell, case, seed)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         observation = Observation(cell=cell, outcome=_outcome(error), detail=_message(error))
     return _timed(observation, time.perf_counter() - began)
 
@@ -93,9 +99,7 @@ def _observe(cell: Cell, case: Case, seed: int) -> Observation:
         cell=cell,
         outcome=Outcome.FALLBACK if astray else Outcome.RAN,
         results=tuple(
-            measured(name, value, expected[name], magnitudes[name], cell.n)
-            for name, value in observed.items()
-            if value.is_floating_point()
+            measured(name, value, expected[name], magnitudes[name], cell.n) for name, value in observed.items()
         ),
         inputs=_input_facts(on_device),
         operators=tuple(sorted(witness.operators)),
@@ -106,7 +110,7 @@ def _observe(cell: Cell, case: Case, seed: int) -> Observation:
 
 def _magnitudes(case: Case, wide: Values, cell: Cell, expected: Values) -> Values:
     if not case.magnitude:
-        return {name: value.abs() for name, value in expected.items()}
+        return {name: value.double().abs() for name, value in expected.items()}
     return {name: value.abs() for name, value in evaluate(case, case.magnitude, wide, cell.direction).items()}
 
 
@@ -129,7 +133,7 @@ def _timed(observation: Observation, seconds: float) -> Observation:
     return msgspec.structs.replace(observation, seconds=round(seconds, 4))
 
 
-def _outcome(error: Exception) -> Outcome:
+def _outcome(error: BaseException) -> Outcome:
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(part in text for part in OUT_OF_MEMORY_TEXTS):
         return Outcome.OUT_OF_MEMORY
@@ -138,7 +142,7 @@ def _outcome(error: Exception) -> Outcome:
     return Outcome.RAISED
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}"
 

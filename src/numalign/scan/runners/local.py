@@ -45,6 +45,10 @@ class LocalRunner:
             initargs=(self._stderr, plan.threads, _memory_limit(plan, jobs), plan.imports),
         )
         self.slots = jobs
+        # Born deaf to Ctrl-C, which is for the scan: until `start` runs they would answer it with a traceback.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._pool.active  # noqa: B018  # reading it starts the workers
+        signal.signal(signal.SIGINT, before)
 
     def submit(self, cell: Cell) -> None:
         """Take a cell; returns at once."""
