@@ -155,3 +155,49 @@ def test_importing_the_package_loads_no_torch() -> None:
     code = "import numalign, sys; assert 'torch' not in sys.modules; print(numalign.__version__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_finding() -> None:
+    command = f"{sys.executable} -m numalign explain | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[-1] in ("0", "141")
+    assert done.stderr == ""
+
+
+IN_WORKERS = "import multiprocessing as mp\nprint('banner')\nif mp.parent_process() is not None:\n    "
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "outcome"),
+    [
+        ("import sys; sys.exit(0)", 2, ""),
+        ("1 / 0", 2, ""),
+        (IN_WORKERS + "raise RuntimeError('no runtime')", 3, "raised"),
+        (IN_WORKERS + "import os; os._exit(7)", 3, "crashed"),
+        (IN_WORKERS + "import time; time.sleep(600)", 3, "timeout"),
+    ],
+)
+def test_a_module_that_fails_to_import_costs_cells_and_not_the_scan(
+    tmp_path: Path, text: str, code: int, outcome: str
+) -> None:
+    (tmp_path / "backend.py").write_text(text)
+    options = (
+        "-q",
+        "--select",
+        "dot",
+        "--dtype",
+        "float16",
+        "--max-size",
+        "16",
+        "--timeout",
+        "4",
+        "--output-format",
+        "json",
+    )
+    done = numalign("scan", "--import", "backend", *options, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == code, done.stdout + done.stderr
+    if outcome:
+        (gap,) = json.loads(done.stdout)["incomplete"]
+        assert gap["outcome"] == outcome
+    else:
+        assert "--import backend failed" in done.stderr

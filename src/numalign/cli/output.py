@@ -25,10 +25,18 @@ class OutputFormat(str, Enum):
     JSONL = "jsonl"
 
 
+class _ResultsConsole(Console):
+    """Leaves a reader that has gone away to the command line, which has an exit code for it."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich in place of raising."""
+        raise BrokenPipeError
+
+
 def results_console() -> Console:
     """Standard output. Off a terminal it is plain and wide; ``NO_COLOR`` is heeded."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(width=width, highlight=False, markup=False)
+    return _ResultsConsole(width=width, highlight=False, markup=False)
 
 
 def messages_console() -> Console:
