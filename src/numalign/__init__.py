@@ -19,7 +19,9 @@ __all__ = ["CrossEntropyLoss", "NLLLoss", "__version__", "cross_entropy", "nll_l
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("numalign.ops"), name)
+        # Kept, as looking it up takes longer than some losses do.
+        value = globals()[name] = getattr(import_module("numalign.ops"), name)
+        return value
     raise AttributeError(f"module 'numalign' has no attribute {name!r}")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import numalign
-from numalign.ops import _layout
+from numalign.ops import _expectation, _layout, _operators
 
 OPERATORS = torch.ops.numalign
 REDUCTIONS = ["none", "mean", "sum"]
@@ -81,8 +81,9 @@ def test_derivatives_without_spatial_axes(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])
-@pytest.mark.parametrize(("dtype", "keep"), [(torch.float32, False), (torch.bfloat16, True)])
-def test_opcheck(reduction: int, dtype: torch.dtype, keep: bool) -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, None), (torch.bfloat16, 2.0)])
+def test_opcheck(reduction: int, smoothing: float, dtype: torch.dtype, expected: float | None) -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5).to(dtype).transpose(0, 2).requires_grad_()
     q = torch.rand(5, 4, 3).to(dtype).requires_grad_()
@@ -90,9 +91,9 @@ def test_opcheck(reduction: int, dtype: torch.dtype, keep: bool) -> None:
     w = torch.rand(4)
     grad = torch.rand((5, 3) if reduction == 0 else ()).requires_grad_()
     check = torch.library.opcheck
-    options = (reduction, -100, 0.1)
-    check(OPERATORS.cross_entropy.default, (x, t, w, *options, False, keep, torch.float32))
-    _, *saved = OPERATORS.cross_entropy(x.detach(), t, w, *options, False, keep, torch.float32)
+    options = (reduction, -100, smoothing)
+    check(OPERATORS.cross_entropy.default, (x, t, w, *options, False, expected, torch.float32))
+    _, *saved, _ = OPERATORS.cross_entropy(x.detach(), t, w, *options, False, expected, torch.float32)
     check(OPERATORS.cross_entropy_backward.default, (grad, x, t, w, *saved, *options))
     check(OPERATORS.soft_cross_entropy.default, (x, q, None, reduction, 0.1, False, torch.float32))
     _, *saved = OPERATORS.soft_cross_entropy(x.detach(), q.detach(), None, reduction, 0.1, False, torch.float32)
@@ -278,3 +279,98 @@ def test_work_memory_made_in_inference_mode_is_fit_for_training() -> None:
     loss, grad = loss_and_grad(numalign.cross_entropy, x, target)
     assert torch.equal(loss, quiet)
     assert torch.isfinite(grad).all()
+
+
+def eager_losses() -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:
+    torch.manual_seed(0)
+    x, t = torch.randn(2, 5, 37, 41) * 4, torch.randint(0, 5, (2, 37, 41))
+    ignored = t.masked_fill(torch.rand(t.shape) < 0.1, -100)
+    return {
+        "plain": (x, t, {}),
+        "sum": (x, t, {"reduction": "sum"}),
+        "weights": (x, t, {"weight": torch.rand(5)}),
+        "ignored": (x, ignored, {}),
+        "ignored weights": (x, ignored, {"weight": torch.rand(5)}),
+        "channels last": (x.contiguous(memory_format=torch.channels_last), t, {}),
+        "sliced": (torch.cat([x, x], -1)[..., ::2], t, {}),
+        "short target": (x, t.to(torch.uint8), {}),
+        "rows": (torch.randn(300, 1000), torch.randint(0, 1000, (300,)), {}),
+        "several blocks": (torch.randn(3, 2, 2**18 + 5), torch.randint(0, 2, (3, 2**18 + 5)), {"ignore_index": 1}),
+        "one sample": (torch.randn(7), torch.tensor(3), {}),
+    }
+
+
+@pytest.mark.parametrize("case", list(eager_losses()))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_gradient_made_ahead_is_the_one_made_later(
+    case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, target, options = eager_losses()[case]
+    x = x.to(dtype)
+    later = 0
+
+    def counted(*args: Any) -> Tensor:
+        nonlocal later
+        later += 1
+        return OPERATORS.cross_entropy_backward.default(*args)
+
+    monkeypatch.setattr(_operators, "cross_entropy_backward", counted)
+    for scale in (1.0, 1024.0, 60000.0 / 7):
+        incoming = torch.tensor(scale).to(dtype)
+        results = []
+        for steady in (True, False):
+            monkeypatch.setattr(_expectation, "_seen", (incoming.item(), steady))
+            z = x.detach().requires_grad_()
+            loss = numalign.cross_entropy(z, target, **options)
+            before = later
+            (first,) = torch.autograd.grad(loss, z, incoming, retain_graph=True)
+            assert later - before == (0 if steady else 1)
+            kept = first.clone()
+            (second,) = torch.autograd.grad(loss, z, incoming, retain_graph=True)
+            (other,) = torch.autograd.grad(loss, z, -incoming, retain_graph=True)
+            first.fill_(7.0)
+            loss.backward(incoming)
+            assert z.grad is not None
+            assert torch.equal(kept, second)
+            assert torch.equal(kept, -other)
+            assert torch.equal(kept, z.grad)
+            results.append((loss.detach(), kept))
+        assert torch.equal(results[0][0], results[1][0])
+        assert torch.equal(results[0][1], results[1][1])
+        assert results[0][1].stride() == results[1][1].stride()
+
+
+def test_a_gradient_is_made_ahead_while_the_incoming_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_expectation, "_seen", (1.0, True))
+    target = torch.tensor([0, 1, 2, 3])
+
+    def step(scale: float) -> float | None:
+        x = torch.ones(4, 5, requires_grad=True)
+        (numalign.cross_entropy(x, target) * scale).backward()
+        return _expectation.expected()
+
+    assert [step(s) for s in (1.0, 64.0, 64.0, 2.0, 64.0, 2.0, 2.0)] == [1.0, None, 64.0, None, None, None, 2.0]
+    for useless in (0.0, torch.inf, torch.nan):
+        assert step(useless) == 2.0
+
+
+def test_a_gradient_made_ahead_minds_writes_freed_graphs_and_second_derivatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_expectation, "_seen", (1.0, True))
+    x, target = torch.randn(4, 5, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3])
+    loss = numalign.cross_entropy(x, target)
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    assert grad.requires_grad
+    loss = numalign.cross_entropy(x, target)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    y = x * 1
+    loss = numalign.cross_entropy(y, target)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="inplace"):
+        loss.backward()
+    loss = numalign.cross_entropy(x, target)
+    (many,) = torch.autograd.grad(loss, x, torch.ones(3, dtype=torch.float64), is_grads_batched=True)
+    assert torch.equal(many, grad.detach().expand_as(many))

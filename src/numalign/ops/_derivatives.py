@@ -58,8 +58,8 @@ def _shares(
 def index_backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
     """Of k (B p - b), where b does not depend on anything that is differentiated."""
     if v is None:
-        return (None,) * 11
-    grad, logits, target, weight, _, _, divisor, _ = ctx.saved_tensors
+        return (None,) * 10
+    grad, logits, target, weight, _, _, divisor = ctx.saved_tensors
     reduction, ignore_index, smoothing = ctx.options
     axis = class_axis(logits)
     b, valid = _shares(logits, target, weight, ignore_index, smoothing, divisor.dtype)
@@ -68,7 +68,7 @@ def index_backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
     return (
         _collect(to_grad, divisor, reduction, axis, grad.dtype) if ctx.needs_input_grad[0] else None,
         to_logits.to(logits.dtype) if ctx.needs_input_grad[1] else None,
-        *(None,) * 9,
+        *(None,) * 8,
     )
 
 

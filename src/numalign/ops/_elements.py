@@ -72,6 +72,14 @@ def read_classes(
     return classes, ignored, None
 
 
+def all_in_range(target: Tensor, n_classes: int, ignore_index: int) -> bool:
+    """Whether all targets are known to be int64, in range and not ignored. Looks at the values on the CPU alone."""
+    if target.device.type != "cpu" or target.dtype != torch.int64 or target.numel() == 0:
+        return False
+    low, high = _range(target)
+    return low >= 0 and high < n_classes and not low <= ignore_index <= high
+
+
 def _range(classes: Tensor) -> tuple[int, int]:
     low, high = torch.aminmax(classes)
     return int(low), int(high)

@@ -63,7 +63,9 @@ def cross_entropy(
     The bounds are for non-negative weights and do not depend on the number of elements. Results are the same, bit by bit,
     from run to run and for every number of threads.
 
-    Memory beyond input and gradient: 8 bytes per element of the target (16 for fp64) and a work area of a few MiB.
+    Memory beyond input and gradient: 8 bytes per element of the target (16 for fp64) and a work area of a few MiB. In eager
+    mode on the CPU the gradient of a mean or sum of class indices, without smoothing, is made in the forward already, for the
+    incoming gradient of the last steps; with another one it is made again in the backward, with the same bits.
 
     Differs from :func:`torch.nn.functional.cross_entropy`, which rounds the logarithm of the softmax, the sum, the total
     weight and their quotient to the input's type: in fp16 its mean is inf or nan, and its gradient zero, from some 2^15
@@ -158,10 +160,8 @@ def checked_cross_entropy(
     _arguments.check_index_target(logits, target)
     _arguments.check_weight(logits, weight, differentiable=False)
     dtype = out_dtype or _result_type(logits.dtype, logits)
-    # A compiler decides by itself what is worth keeping.
-    keep = logits.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
     hard: tuple[Tensor, ...] = _operators.cross_entropy(
-        logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, keep, dtype
+        logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, None, dtype
     )
     return hard[0]
 

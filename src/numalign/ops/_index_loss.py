@@ -7,9 +7,14 @@ With logits x, target class t, weight w, smoothing e and C classes, the loss of 
 Two numbers per element are kept for the backward: ``top`` = max x and ``others`` = the sum of exp(d_c) over every class but
 the target. They tell more than one log-sum-exp: exp(x - top) keeps its relative accuracy when logits are in the thousands
 (a rounded log-sum-exp of 1000 is off by 3e-5), and nothing is subtracted from 1 when the target's probability nears 1.
+
+The forward can finish the gradient as well, for an incoming gradient that it is told to expect: the exponentials are in the
+work area then, and the backward would have to make them again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,13 +22,14 @@ from torch import Tensor
 from numalign.ops._elements import (
     TotalWeight,
     accumulate_type,
+    all_in_range,
     element_weights,
     fixed_order_sum,
     read_classes,
     sum_of_parts,
 )
-from numalign.ops._layout import Walk, class_axis, element_shape, fits_one_block
-from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
+from numalign.ops._layout import Place, Walk, class_axis, element_shape, fits_one_chunk
+from numalign.ops._reduction import MEAN, NONE, mean_divisor, reduced, scale
 
 
 class IndexTargets:
@@ -38,11 +44,21 @@ class IndexTargets:
         self.smoothing = smoothing
         self._ignore_index = ignore_index
         self._shapes = (logits.shape, target.shape)
+        # One look at all targets, where nothing is found in most cases, saves one at every block.
+        self._plain = all_in_range(target, self.n_classes, ignore_index)
 
     def read(self, target: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Classes (n), weights (n) or None, and a mask (n) or None of ignored elements, of one block of targets."""
+        if self._plain:
+            classes = target if target.dim() == 1 else target.reshape(-1)
+            return classes, None if self.weight is None else self.weight.index_select(0, classes), None
         classes, ignored, astray = read_classes(target, self.n_classes, self._ignore_index, self._shapes)
         return classes, element_weights(self.weight, classes, ignored, astray, self.dtype), ignored
+
+    @property
+    def all_count_once(self) -> bool:
+        """Whether the weight of every target is known to be 1."""
+        return self._plain and self.weight is None
 
     def weight_sum(self) -> float | Tensor:
         """The sum of the weights of all classes."""
@@ -57,25 +73,40 @@ def forward(
     ignore_index: int,
     smoothing: float,
     empty_is_zero: bool,
-    keep_powers: bool,
+    expected: float | None,
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The loss, ``top``, ``others``, the divisor of a mean (0-D) and ``powers``. The first in ``out_dtype``, the rest unrounded.
+    """The loss in ``out_dtype``; ``top``, ``others`` and the divisor of a mean (0-D), unrounded; and a gradient or nothing.
 
-    ``powers`` holds the exponentials of a small input (see :func:`powers_size`) if they are to be kept, else nothing.
+    The last is d loss / d logits for the incoming gradient ``expected``, if :func:`makes_gradient`; bit by bit what
+    :func:`backward` returns.
     """
     targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
     shape = element_shape(logits)
     top = torch.empty(shape, dtype=targets.dtype, device=logits.device)
-    others = torch.empty(shape, dtype=targets.dtype, device=logits.device)
+    others = torch.empty_like(top)
     losses = [torch.empty(shape, dtype=out_dtype, device=logits.device)] if reduction == NONE else []
-    walk = Walk([logits], [target.reshape(shape), top, others, *losses], targets.dtype, reduces=True, grouped=True)
-    keep = powers_size(logits, keep_powers) > 0
-    sums: list[Tensor] = []
+    makes = makes_gradient(logits, reduction, smoothing, expected)
+    gradient = torch.empty_like(logits) if makes else logits.new_empty(0)
+    by_class = [logits, gradient] if makes else [logits]
+    per_element = [target if target.shape == shape else target.reshape(shape), top, others, *losses]
+    walk = Walk(by_class, per_element, targets.dtype, reduces=True, grouped=True)
     weights = TotalWeight(logits, targets.dtype)
-    for (part,), (indices, m, o, *out) in walk:
+    weighs_first = makes and reduction == MEAN
+    if weighs_first and targets.all_count_once:
+        weights.add(target.numel(), None)
+    elif weighs_first:
+        for _, (indices, *_) in walk:
+            weights.add(indices.numel(), targets.read(indices)[1])
+    factor = None
+    if makes and expected is not None:
+        divisor = mean_divisor(weights.total(), empty_is_zero=empty_is_zero)
+        factor = scale(divisor.new_full((), expected), divisor, reduction)
+    sums: list[Tensor] = []
+    for parts, (indices, m, o, *out) in walk:
         classes, weight_of, ignored = targets.read(indices)
-        loss = _group_forward(walk, part, classes, m, o, targets, keep=keep)
+        amount = None if factor is None else amounts(factor, classes, weight_of, ignored)[1]
+        loss = _group_forward(walk, parts, classes, m, o, targets, amount)
         if weight_of is not None and smoothing == 0:
             loss.mul_(weight_of)
         if ignored is not None:
@@ -84,20 +115,25 @@ def forward(
             losses_here.copy_(loss.view(losses_here.shape))
         if not out:
             sums.append(fixed_order_sum(loss))
+        if not out and not weighs_first:
             weights.add(loss.numel(), weight_of)
-    divisor = mean_divisor(weights.total(), empty_is_zero=empty_is_zero)
-    total = sum_of_parts(sums, logits, targets.dtype)
-    result = losses[0] if losses else reduced(total, divisor, reduction, out_dtype)
-    powers = walk.buffers[0].memory if keep else torch.empty(0, dtype=targets.dtype, device=logits.device)
-    return result, top, others, divisor, powers
+    if not weighs_first:
+        divisor = mean_divisor(weights.total(), empty_is_zero=empty_is_zero)
+    total = losses[0] if losses else sum_of_parts(sums, logits, targets.dtype)
+    return losses[0] if losses else reduced(total, divisor, reduction, out_dtype), top, others, divisor, gradient
 
 
-def powers_size(logits: Tensor, keep_powers: bool) -> int:
-    """How many exponentials the forward keeps: all that fit into the work area of one block, or none.
+def makes_gradient(logits: Tensor, reduction: int, smoothing: float, expected: float | None) -> bool:
+    """Whether the forward makes the gradient: not for single losses, smoothed ones, or classes in more than one block."""
+    return expected is not None and reduction != NONE and smoothing == 0 and fits_one_chunk(logits)
 
-    Small inputs are bound by the number of operators that are started, and the backward then needs half of them.
-    """
-    return logits.numel() if keep_powers and fits_one_block(logits) else 0
+
+def amounts(factor: Tensor, classes: Tensor, weight_of: Tensor | None, ignored: Tensor | None) -> tuple[Tensor, Tensor]:
+    """k and k w_t, (n) both, 0 where ignored, of k that is (n) or 0-D."""
+    factor = factor.expand(classes.shape)
+    if ignored is not None:
+        factor = factor.masked_fill(ignored, 0.0)
+    return factor, factor if weight_of is None else factor * weight_of
 
 
 def _flat(view: Tensor) -> Tensor:
@@ -107,26 +143,32 @@ def _flat(view: Tensor) -> Tensor:
 
 def _group_forward(
     walk: Walk,
-    logits: Tensor,
+    by_class: Sequence[Tensor],
     classes: Tensor,
     top_out: Tensor,
     others_out: Tensor,
     targets: IndexTargets,
-    *,
-    keep: bool,
+    amount: Tensor | None,
 ) -> Tensor:
-    """Fills in ``top`` and ``others``; returns the losses (n), without the weights unless there is smoothing."""
+    """Fills in ``top`` and ``others``; returns the losses (n), without the weights unless there is smoothing.
+
+    ``by_class`` are the logits and, with an ``amount`` k w_t, (n), the gradient to be filled in.
+    """
     top, others = _flat(top_out), _flat(others_out)
     distance = torch.empty_like(top)
-    smooth = torch.zeros_like(top) if targets.smoothing > 0 else None
-    per_element = [classes, top, others, distance, *([smooth] if smooth is not None else [])]
-    block_forward = _block_forward if walk.whole else _split_forward
-    for (part,), values in walk.blocks([logits], per_element):
-        block_forward(walk, part, *values, weight=targets.weight)
-    target_power = torch.exp(distance)
-    if keep:
-        (buffer,) = walk.buffers
-        buffer.locate(buffer.matrix(logits.shape), classes, walk.chunks[0], whole=True).put(target_power)
+    if amount is not None:
+        smooth = None
+        target_power = torch.empty_like(top)
+        per_element = [classes, top, others, distance, target_power, amount]
+        for (logits, out), values in walk.blocks(by_class, per_element):
+            _block_forward_and_gradient(walk, logits, out, *values)
+    else:
+        smooth = torch.zeros_like(top) if targets.smoothing > 0 else None
+        per_element = [classes, top, others, distance, *([smooth] if smooth is not None else [])]
+        block_forward = _block_forward if walk.whole else _split_forward
+        for (logits,), values in walk.blocks(by_class, per_element):
+            block_forward(walk, logits, *values, weight=targets.weight)
+        target_power = torch.exp(distance)
     # log1p of what exceeds 1 is exact to the last digits in both regimes. Where the target is the maximum, distance is 0
     # and the argument is others itself. Where it is not, others >= 1 and all terms are non-negative.
     log_sum = target_power.sub_(1.0).add_(others).log1p_()
@@ -161,11 +203,53 @@ def _block_forward(
     if smooth is not None:
         torch.sum(shifted if weight is None else shifted * walk.along(weight), axis, out=smooth)
     place = buffer.locate(shifted, classes, walk.chunks[0], whole=True)
-    place.take_into(distance)
+    _distance(walk, logits, classes, top, place, out=distance)
     # The target leaves the sum after the exponential: exp(-inf) before it would do as well, but takes a slow path.
     shifted.exp_()
     place.put()
     torch.sum(shifted, axis, out=others)
+
+
+def _block_forward_and_gradient(
+    walk: Walk,
+    logits: Tensor,
+    out: Tensor,
+    classes: Tensor,
+    top: Tensor,
+    others: Tensor,
+    distance: Tensor,
+    target_power: Tensor,
+    amount: Tensor,
+) -> None:
+    """As :func:`_block_forward`; also exp(d_t), (n), and the gradient, of the k w_t in ``amount``, into ``out``."""
+    axis, (buffer,) = walk.axis, walk.buffers
+    shifted = buffer.load(logits)
+    torch.amax(shifted, axis, out=top)
+    shifted.sub_(walk.across(top))
+    place = buffer.locate(shifted, classes, walk.chunks[0], whole=True)
+    _distance(walk, logits, classes, top, place, out=distance)
+    torch.exp(distance, out=target_power)
+    shifted.exp_()
+    place.put()
+    torch.sum(shifted, axis, out=others)
+    ratio = torch.add(target_power, others)
+    torch.div(amount, ratio, out=ratio)
+    shifted.mul_(walk.across(ratio))
+    place.put(ratio.mul_(others).neg_())
+    buffer.store(out)
+
+
+def _distance(walk: Walk, logits: Tensor, classes: Tensor, top: Tensor, place: Place, *, out: Tensor) -> None:
+    """d_t, (n), of a block with all its classes, whose ``place`` in the buffer holds it as well.
+
+    Read from the logits where their strides allow. To read some of the buffer moves its lines between the cores, and the
+    exponential that follows takes up to twice as long.
+    """
+    values = place.take_from(logits) if logits.is_contiguous() else walk.of_class(logits, classes)
+    if values is None:
+        place.take_into(out)
+    else:
+        torch.sub(values, top, out=out)
 
 
 def _split_forward(
@@ -213,7 +297,6 @@ def backward(
     top: Tensor,
     others: Tensor,
     divisor: Tensor,
-    powers: Tensor,
     reduction: int,
     ignore_index: int,
     smoothing: float,
@@ -223,19 +306,14 @@ def backward(
     shape = element_shape(logits)
     result = torch.empty_like(logits)
     factor = scale(grad, divisor, reduction)
-    kept = powers.numel() > 0
     per_element = [target.reshape(shape), top, others, *([factor.reshape(shape)] if reduction == NONE else [])]
-    # The powers lie as the forward has put them.
-    walk = Walk([logits, result], per_element, targets.dtype, reduces=kept, grouped=True)
+    walk = Walk([logits, result], per_element, targets.dtype, reduces=False, grouped=True)
     for by_class, (indices, m, o, *k) in walk:
         classes, weight_of, ignored = targets.read(indices)
-        factor_here = k[0].reshape(-1) if k else factor.expand(classes.shape)
-        if ignored is not None:
-            factor_here = factor_here.masked_fill(ignored, 0.0)
-        amount = factor_here if weight_of is None else factor_here * weight_of
+        factor_here, amount = amounts(k[0].reshape(-1) if k else factor, classes, weight_of, ignored)
         values = [classes, m.reshape(-1), o.reshape(-1), factor_here, amount]
         for (part, out), block in walk.blocks(by_class, values):
-            _block_backward(walk, part, out, *block, powers=powers if kept else None, targets=targets)
+            _block_backward(walk, part, out, *block, targets=targets)
     return result
 
 
@@ -249,7 +327,6 @@ def _block_backward(
     factor: Tensor,
     amount: Tensor,
     *,
-    powers: Tensor | None,
     targets: IndexTargets,
 ) -> None:
     """The gradient of one block, from k (``factor``) and k w_t (``amount``), both 0 where ignored, into ``out``."""
@@ -260,19 +337,18 @@ def _block_backward(
         even = factor * (smoothing / targets.n_classes)
         amount = amount * (1.0 - smoothing)
         whole_amount = amount + even * targets.weight_sum()
-    target_power = None if walk.whole else _target_power(walk, logits, classes, top)
+    power = None if walk.whole else _target_power(walk, logits, classes, top)
     for chunk in walk.chunks:
-        grad = buffer.matrix(out.shape) if walk.whole else buffer.matrix(walk.chunk_of(out, chunk).shape)
+        grad = buffer.load(walk.chunk_of(logits, chunk)).sub_(walk.across(top))
         place = buffer.locate(grad, classes, chunk, whole=walk.whole)
-        if powers is None:
-            source = buffer.load(walk.chunk_of(logits, chunk)).sub_(walk.across(top)).exp_()
-            power = place.take() if target_power is None else target_power
-        else:
-            source = powers.view(grad.shape)
-            power = buffer.locate(source, classes, chunk, whole=True).take()
+        if power is None:
+            power = torch.empty_like(top)
+            _distance(walk, logits, classes, top, place, out=power)
+            power.exp_()
+        grad.exp_()
         total = power + others
         ratio = whole_amount / total
-        torch.mul(source, walk.across(ratio), out=grad)
+        grad.mul_(walk.across(ratio))
         true_class = ((ratio if smoothing == 0 else amount / total) * others).neg_()
         if smoothing > 0:
             every = walk.across(even)

@@ -46,9 +46,9 @@ def element_shape(logits: Tensor) -> tuple[int, ...]:
     return tuple(logits.shape[:axis]) + tuple(logits.shape[axis + 1 :])
 
 
-def fits_one_block(logits: Tensor) -> bool:
-    """Whether a single block holds all of these logits."""
-    return logits.numel() <= BLOCK_LOGITS and logits.shape[class_axis(logits)] <= BLOCK_CLASSES
+def fits_one_chunk(logits: Tensor) -> bool:
+    """Whether a single block holds all classes of an element."""
+    return logits.shape[class_axis(logits)] <= BLOCK_CLASSES
 
 
 @lru_cache(maxsize=256)
@@ -205,6 +205,22 @@ class Walk:
             return tensor
         return tensor.narrow(self.class_dim, chunk.start, chunk.stop - chunk.start)
 
+    def of_class(self, block: Tensor, classes: Tensor) -> Tensor | None:
+        """One class of each element, (n), of a block with all its classes; or None where strides do not allow it at once."""
+        if block.dim() != 2:
+            return None
+        (size, other), (stride, across) = block.shape, block.stride()
+        if self.class_dim != 0:
+            size, other, stride, across = other, size, across, stride
+        numbers = _counting(other, block.device)
+        if across == 1:
+            flat = torch.add(numbers, classes, alpha=stride)
+        elif stride == 1:
+            flat = torch.add(classes, numbers, alpha=across)
+        else:
+            return None
+        return block.as_strided([(size - 1) * stride + (other - 1) * across + 1], [1]).index_select(0, flat)
+
     def across(self, per_element: Tensor) -> Tensor:
         """One value per element (n), shaped to meet a buffer."""
         return per_element.unsqueeze(self.axis)
@@ -285,6 +301,10 @@ class Place:
         if self._inside is None:
             return values
         return torch.where(self._inside, values, 0.0 if elsewhere is None else elsewhere)
+
+    def take_from(self, block: Tensor) -> Tensor:
+        """The values of a contiguous block that was loaded into the buffer, (n)."""
+        return block.view(-1).index_select(0, self._flat)
 
     def take_into(self, out: Tensor) -> None:
         """As :meth:`take`, into ``out``, which is left as it is where the class is not in the buffer."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numalign.ops import _derivatives, _index_loss, _nll, _probability_loss
+from numalign.ops import _derivatives, _expectation, _index_loss, _nll, _probability_loss
 from numalign.ops._elements import accumulate_type
 from numalign.ops._layout import element_shape
 from numalign.ops._reduction import NONE
@@ -29,12 +29,12 @@ _SAVED = "Tensor top, Tensor others, Tensor divisor"
 _FOUR = "(Tensor, Tensor, Tensor, Tensor)"
 _SCHEMAS = (
     (
-        f"cross_entropy({_INDEX}, int reduction, int ignore_index, float smoothing, bool empty_is_zero, bool keep_powers,"
+        f"cross_entropy({_INDEX}, int reduction, int ignore_index, float smoothing, bool empty_is_zero, float? expected,"
         " ScalarType out_dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),
     (
-        f"cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, Tensor powers, int reduction, int ignore_index,"
-        " float smoothing) -> Tensor"
+        f"cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, int reduction, int ignore_index, float smoothing)"
+        " -> Tensor"
     ),
     f"soft_cross_entropy({_INDEX}, int reduction, float smoothing, bool empty_is_zero, ScalarType out_dtype) -> {_FOUR}",
     f"soft_cross_entropy_backward(Tensor grad, {_INDEX}, {_SAVED}, int reduction, float smoothing) -> Tensor",
@@ -71,12 +71,13 @@ def _fake_index(
     ignore_index: int,
     smoothing: float,
     empty_is_zero: bool,
-    keep_powers: bool,
+    expected: float | None,
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     kept = logits.new_empty(element_shape(logits), dtype=accumulate_type(logits.dtype))
-    powers = kept.new_empty(_index_loss.powers_size(logits, keep_powers))
-    return _loss_shape(logits, reduction, out_dtype), kept, torch.empty_like(kept), kept.new_empty(()), powers
+    makes = _index_loss.makes_gradient(logits, reduction, smoothing, expected)
+    gradient = torch.empty_like(logits) if makes else logits.new_empty(0)
+    return _loss_shape(logits, reduction, out_dtype), kept, torch.empty_like(kept), kept.new_empty(()), gradient
 
 
 def _fake_soft(
@@ -122,6 +123,39 @@ def _backward_index(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
         return (None,) * 9
     reduction, ignore_index, smoothing = ctx.options[:3]
     return (cross_entropy_backward(grad, *ctx.saved_tensors, reduction, ignore_index, smoothing), *(None,) * 8)
+
+
+def _forward_ahead(ctx: Any, *args: Any) -> Any:
+    """The forward; with a gradient kept in ``ctx`` where one was made for an incoming gradient that is likely."""
+    logits, _, _, reduction, _, smoothing, _, explicit, _ = args
+    guess = _expectation.expected()
+    if (
+        explicit is not None
+        or not ctx.needs_input_grad[0]
+        or not _index_loss.makes_gradient(logits, reduction, smoothing, guess)
+        or not _expectation.in_plain_view(logits)
+    ):
+        return _below_autograd(cross_entropy, *args)
+    *outputs, gradient = _below_autograd(cross_entropy, *args[:7], guess, args[8])
+    ctx.ahead = (guess, gradient)
+    return (*outputs, logits.new_empty(0))
+
+
+def _backward_ahead(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    """As :func:`_backward_index`, from the gradient that was made ahead if the incoming gradient is the one expected.
+
+    It is given away: whoever asks a second time gets another one, and may write to both.
+    """
+    ahead = vars(ctx).pop("ahead", None)
+    if grad is None or grad.dim() != 0 or not _expectation.in_plain_view(grad):
+        return _backward_index(ctx, grad)
+    value = grad.item()
+    _expectation.seen(value)
+    if ahead is None or value != ahead[0] or torch.is_grad_enabled():
+        del ahead
+        return _backward_index(ctx, grad)
+    _ = ctx.saved_tensors  # for its checks: the graph is not freed, and nothing was written to
+    return (ahead[1], *(None,) * 8)
 
 
 def _backward_soft(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
@@ -181,20 +215,27 @@ def _register(
     fake: Callable[..., Any],
     save: Callable[[Any, tuple[Any, ...], Any], None],
     formula: Callable[..., Any],
+    *,
+    eager_forward: Callable[..., Any] | None = None,
+    eager_formula: Callable[..., Any] | None = None,
 ) -> None:
-    """Give an operator everything that eager mode, tracing, autograd and ``torch.func`` ask of it."""
+    """Give an operator everything that eager mode, tracing, autograd and ``torch.func`` ask of it.
+
+    What eager mode may do in another way, with the same result, takes ``ctx`` before the arguments.
+    """
+    formula_of_eager = eager_formula or formula
 
     class Eager(torch.autograd.Function):
         # Without ``setup_context``: PyTorch inspects the signature on every call of a function that has it (50 us).
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            output = _below_autograd(operator, *args)
+            output = _below_autograd(operator, *args) if eager_forward is None else eager_forward(ctx, *args)
             save(ctx, args, output)
             return output
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            return formula(ctx, *grads)
+            return formula_of_eager(ctx, *grads)
 
     class Transformed(torch.autograd.Function):
         @staticmethod
@@ -233,8 +274,16 @@ def _register(
     _library.impl(name.split("::")[1], transformed, "FuncTorchDynamicLayerFrontMode")
 
 
-_register(cross_entropy, _index_loss.forward, _fake_index, _save(3, (1, 2, 3, 4)), _backward_index)
-_register(cross_entropy_backward, _index_loss.backward, _like_logits, _save(8, ()), _derivatives.index_backward)
+_register(
+    cross_entropy,
+    _index_loss.forward,
+    _fake_index,
+    _save(3, (1, 2, 3)),
+    _backward_index,
+    eager_forward=_forward_ahead,
+    eager_formula=_backward_ahead,
+)
+_register(cross_entropy_backward, _index_loss.backward, _like_logits, _save(7, ()), _derivatives.index_backward)
 _register(soft_cross_entropy, _probability_loss.forward, _fake_soft, _save(3, (1, 2, 3)), _backward_soft)
 _register(
     soft_cross_entropy_backward, _probability_loss.backward, _like_logits, _save(7, ()), _derivatives.soft_backward
