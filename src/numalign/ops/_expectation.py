@@ -38,4 +38,5 @@ def in_plain_view(tensor: Any) -> bool:
         and _get_current_dispatch_mode() is None
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
     )
