@@ -9,6 +9,7 @@ autograd formula of the latter does not run under ``torch.func.grad``, and a cal
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,9 @@ _SCHEMAS = (
 )
 for _schema in _SCHEMAS:
     _library.define(_schema)
+
+schema_digest = hashlib.sha256("\n".join(_SCHEMAS).encode()).hexdigest()[:8]
+"""Tells the schemas of one version from those of another."""
 
 cross_entropy = torch.ops.numalign.cross_entropy.default
 cross_entropy_backward = torch.ops.numalign.cross_entropy_backward.default

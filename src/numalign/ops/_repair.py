@@ -20,6 +20,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from numalign.errors import NotRepairedError
+from numalign.ops._operators import schema_digest
 from numalign.ops._overrides import COMPOSITE, KERNELS, stock
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -229,7 +230,8 @@ class _CompileCacheTag:
     PyTorch keys its cache on the graph before operators are resolved, which is the same with and without a repair.
     """
 
-    _SUFFIX = "+numalign-repair-1"
+    # Code on disk calls our operators, so that it has to go when their schemas change.
+    _SUFFIX = f"+numalign-repair-{schema_digest}"
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
