@@ -13,6 +13,15 @@ from numalign.evidence.records import Case, Plan, Track
 CONFIRMED = "RESULT: confirmed"
 NOT_REPRODUCED = "RESULT: not-reproduced"
 
+_TOO_FAR = '''\
+def symptom(observed, exact, magnitude, n):
+    """The error is more than float32 accumulation and one rounding allow, and than NOISE explains."""
+    vanished = (observed == 0) & (exact.abs() > SMALLEST_SUBNORMAL / 2 + slack(magnitude, n))  # a symptom of its own
+    fits = rounded(exact).isfinite() & observed.isfinite() & ~vanished
+    error = (observed - exact).abs()[fits]
+    allowed = (ulp(exact) / 2 + slack(magnitude, n))[fits]
+    return bool(((error > allowed) & (error > NOISE * ulp(exact)[fits])).any())'''
+
 _CHECKS = {
     "overflow": '''\
 def symptom(observed, exact, magnitude, n):
@@ -32,22 +41,8 @@ def symptom(observed, exact, magnitude, n):
     """Entries are zero although the right ones are not, even after rounding."""
     representable = exact.abs() > SMALLEST_SUBNORMAL / 2 + slack(magnitude, n)
     return bool((observed[representable] == 0).any())''',
-    "precision": '''\
-def symptom(observed, exact, magnitude, n):
-    """The error is more than float32 accumulation and one rounding allow, and than the steps between could add."""
-    vanished = (observed == 0) & (exact.abs() > SMALLEST_SUBNORMAL / 2 + slack(magnitude, n))  # a symptom of its own
-    fits = rounded(exact).isfinite() & observed.isfinite() & ~vanished
-    error = (observed - exact).abs()[fits]
-    allowed = (ulp(exact) / 2 + slack(magnitude, n))[fits]
-    return bool(((error > allowed) & (error > NOISE * ulp(exact)[fits])).any())''',
-    "wrong": '''\
-def symptom(observed, exact, magnitude, n):
-    """The error is more than any rounding explains."""
-    vanished = (observed == 0) & (exact.abs() > SMALLEST_SUBNORMAL / 2 + slack(magnitude, n))  # a symptom of its own
-    fits = rounded(exact).isfinite() & observed.isfinite() & ~vanished
-    error = (observed - exact).abs()[fits]
-    allowed = (ulp(exact) / 2 + slack(magnitude, n))[fits]
-    return bool(((error > allowed) & (error > NOISE * ulp(exact)[fits])).any())''',
+    "precision": _TOO_FAR,
+    "wrong": _TOO_FAR,  # with the NOISE that no rounding passes
     "misplaced": '''\
 def symptom(observed, exact, magnitude, n):
     """Where the right result is inf, nan or too large for the dtype, this is not what it rounds to."""
