@@ -104,9 +104,26 @@ def test_the_proof_names_operator_dtype_and_device(tmp_path: Path) -> None:
     )
     last = seen[-1]
     assert "aten::index_add" in last.operators or "aten::index_add_" in last.operators
-    assert last.devices == ("cpu",)
+    assert last.returned == ("float16 on cpu",)
     assert {(t.name, t.dtype, t.device) for t in last.inputs} == {("x", "float16", "cpu"), ("i", "int64", "cpu")}
     assert last.results[0].tensor.dtype == "float16"
+
+
+def test_the_proof_covers_scalars_and_what_flows_back(tmp_path: Path) -> None:
+    """A loss is a scalar, and so is the gradient that flows into it."""
+    loss = case("loss", "x.exp().sum()", grad=("x",), inputs="x = torch.full((n,), math.log(n))")
+    _, seen = ran(plan_of(loss), tmp_path / "run", jobs=1)
+    forward, backward = (next(o for o in seen if o.cell.direction == d) for d in ("forward", "backward"))
+    assert [(r.tensor.name, r.tensor.dtype, r.tensor.device, r.tensor.shape) for r in forward.results] == [
+        ("output", "float16", "cpu", ())
+    ]
+    assert forward.between == ()
+    assert [(t.name, t.dtype, t.device, t.shape) for t in backward.between] == [
+        ("output", "float16", "cpu", ()),
+        ("gradient of output", "float16", "cpu", ()),
+    ]
+    assert [r.tensor.name for r in backward.results] == ["gradient of x"]
+    assert forward.returned == backward.returned == ("float16 on cpu",)
 
 
 def test_a_finding_needs_a_reproducer_that_confirms_it(tmp_path: Path) -> None:

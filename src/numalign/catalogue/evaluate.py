@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,18 @@ from numalign.evidence.records import Case, Direction
 
 Values = dict[str, Any]
 """The names a case's text can use: tensors and plain values."""
+
+
+class Evaluation(NamedTuple):
+    """What evaluating an expression gave.
+
+    Attributes:
+        results: The outputs, or the gradients of the case's differentiable inputs, by name.
+        between: Backward only: the output, and the gradient that flows into it.
+    """
+
+    results: Values
+    between: Values
 
 
 @contextmanager
@@ -55,7 +67,12 @@ def widened(values: Values) -> Values:
 
 
 def evaluate(case: Case, expression: str, values: Values, direction: Direction) -> Values:
-    """The named results of ``expression``: its outputs, or the gradients of the case's differentiable inputs.
+    """The named results of ``evaluation``."""
+    return evaluation(case, expression, values, direction).results
+
+
+def evaluation(case: Case, expression: str, values: Values, direction: Direction) -> Evaluation:
+    """Evaluate ``expression``: its outputs, or the gradients of the case's differentiable inputs.
 
     Args:
         case: The case whose ``grad`` and ``grad_output`` apply.
@@ -66,12 +83,15 @@ def evaluate(case: Case, expression: str, values: Values, direction: Direction) 
     code = compile(expression, f"<{case.id}>", "eval")
     if direction == "forward":
         with torch.no_grad():
-            return _named("output", eval(code, dict(values)))
+            return Evaluation(_named("output", eval(code, dict(values))), {})
     leaves = {name: values[name].detach().requires_grad_() for name in case.grad}
     output = eval(code, {**values, **leaves})
     grad_output = eval(case.grad_output, {**values, "output": output.detach()})
     gradients = torch.autograd.grad(output, list(leaves.values()), grad_output)
-    return {f"gradient of {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+    return Evaluation(
+        {f"gradient of {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)},
+        {"output": output, "gradient of output": grad_output},
+    )
 
 
 def _named(name: str, value: Any) -> Values:

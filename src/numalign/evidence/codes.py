@@ -208,9 +208,9 @@ _CODES = (
     Code(
         "NA904",
         "ran elsewhere",
-        "The operator left the device under test, so that its result says nothing about the device.",
+        "Data left the device under test, in a tensor or as a number, so that the result says nothing about the device.",
         "Nothing is claimed about this cell; the scan is incomplete and exits with 3.",
-        "Switch the backend's CPU fallback off, or do without this operator.",
+        "The stored message names the operator inside that left. Switch the backend's CPU fallback off, or do without it.",
         "An MPS operator that falls back to the CPU.",
     ),
 )

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from numalign.evidence.codes import CODES
-from numalign.evidence.records import Case, Finding, Observation, Outcome, Plan, Result, Track
+from numalign.evidence.records import Case, Finding, Observation, Outcome, Plan, Result, TensorFacts, Track
 
 
 def draft_name(track: Track) -> str:
@@ -144,12 +144,17 @@ def _proof(seen: Sequence[Observation]) -> Iterator[str]:
     observation = max(ran, key=lambda o: o.cell.n)
     yield f"Proof that it ran there, at n = {observation.cell.n}:"
     yield ""
-    for role, tensors in (("input", observation.inputs), ("result", tuple(r.tensor for r in observation.results))):
-        for tensor in tensors:
-            yield f"- {role} `{tensor.name}`: {tensor.dtype}, {tensor.device}, shape {tuple(tensor.shape)}"
+    for tensor in observation.inputs:
+        yield f"- input {_where(tensor)}"
+    for tensor in (*observation.between, *(result.tensor for result in observation.results)):
+        yield f"- {_where(tensor)}"
     yield f"- operators seen by the dispatcher: {', '.join(f'`{name}`' for name in observation.operators)}"
-    yield f"- devices of what they returned: {', '.join(observation.devices) or 'scalars only'}"
+    yield f"- what they returned: {', '.join(observation.returned)}"
     yield ""
+
+
+def _where(tensor: TensorFacts) -> str:
+    return f"`{tensor.name}`: {tensor.dtype}, {tensor.device}, shape {tuple(tensor.shape)}"
 
 
 def _symptoms(findings: Sequence[Finding]) -> Iterator[str]:

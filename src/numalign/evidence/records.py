@@ -16,7 +16,7 @@ Direction = Literal["forward", "backward"]
 Arm = Literal["stock", "repaired"]
 Stress = Literal["sum", "square", "exponential", "divisor"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised by every change to the records below that an older reader would misunderstand."""
 
 
@@ -194,14 +194,27 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Observation(Record, frozen=True, kw_only=True):
-    """What one cell gave, or how it died."""
+    """What one cell gave, or how it died.
+
+    Attributes:
+        cell: What was run.
+        outcome: How it ended.
+        results: The outputs or gradients, measured.
+        inputs: Where the operator's inputs lay.
+        between: Backward only: where the output lay, and the gradient that flowed into it.
+        operators: What the dispatcher saw run.
+        returned: Dtype and device of every tensor that those returned, scalars too: ``float16 on cpu``.
+        detail: Why there are no numbers, in words.
+        seconds: How long it took.
+    """
 
     cell: Cell
     outcome: Outcome
     results: tuple[Result, ...] = ()
     inputs: tuple[TensorFacts, ...] = ()
+    between: tuple[TensorFacts, ...] = ()
     operators: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
     detail: str = ""
     seconds: float = 0.0
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from numalign.catalogue.evaluate import Values, evaluate, make_inputs, moved, widened
+from numalign.catalogue.evaluate import Values, evaluate, evaluation, make_inputs, moved, widened
 from numalign.evidence.records import Case, Cell, Observation, Outcome, TensorFacts
 from numalign.scan.measure import facts, measured
 from numalign.scan.witness import Witness, off_device
@@ -88,9 +88,9 @@ def _observe(cell: Cell, case: Case, seed: int) -> Observation:
     dtype = getattr(torch, cell.dtype)
     inputs = make_inputs(case, cell.n, dtype, seed)
     on_device = moved(inputs, cell.device)
-    with warnings.catch_warnings(record=True) as said, _arm(cell), Witness() as witness:
+    with warnings.catch_warnings(record=True) as said, _arm(cell), Witness(cell.device) as witness:
         warnings.simplefilter("always")
-        observed = evaluate(case, case.call, on_device, cell.direction)
+        observed, between = evaluation(case, case.call, on_device, cell.direction)
     wide = widened(inputs)
     expected = evaluate(case, case.reference or case.call, wide, cell.direction)
     magnitudes = _magnitudes(case, wide, cell, expected)
@@ -101,9 +101,10 @@ def _observe(cell: Cell, case: Case, seed: int) -> Observation:
         results=tuple(
             measured(name, value, expected[name], magnitudes[name], cell.n) for name, value in observed.items()
         ),
-        inputs=_input_facts(on_device),
+        inputs=_facts(on_device),
+        between=_facts(between),
         operators=tuple(sorted(witness.operators)),
-        devices=tuple(sorted(witness.devices)),
+        returned=tuple(sorted(witness.returned)),
         detail=astray,
     )
 
@@ -114,7 +115,7 @@ def _magnitudes(case: Case, wide: Values, cell: Cell, expected: Values) -> Value
     return {name: value.abs() for name, value in evaluate(case, case.magnitude, wide, cell.direction).items()}
 
 
-def _input_facts(values: Values) -> tuple[TensorFacts, ...]:
+def _facts(values: Values) -> tuple[TensorFacts, ...]:
     return tuple(facts(name, value) for name, value in values.items() if isinstance(value, torch.Tensor))
 
 
