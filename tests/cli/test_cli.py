@@ -174,6 +174,8 @@ IN_WORKERS = "import multiprocessing as mp\nprint('banner')\nif mp.parent_proces
         ("1 / 0", 2, ""),
         (IN_WORKERS + "raise RuntimeError('no runtime')", 3, "raised"),
         (IN_WORKERS + "import os; os._exit(7)", 3, "crashed"),
+        (IN_WORKERS + "import os; os._exit(0)", 3, "crashed"),
+        (IN_WORKERS + "import sys; sys.exit()", 3, "crashed"),
         (IN_WORKERS + "import time; time.sleep(600)", 3, "timeout"),
     ],
 )

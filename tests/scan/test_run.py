@@ -24,6 +24,8 @@ SEGFAULT = "torch.from_numpy(__import__('numpy').array([__import__('ctypes').str
 HANG = "[x, __import__('time').sleep(3600)][0]"
 GREEDY = "torch.empty(1 << 44, dtype=torch.uint8)[:1].to(x)"
 EXIT = "[x, __import__('os')._exit(7)][0]"
+EXIT_CLEANLY = "[x, __import__('os')._exit(0)][0]"
+SYSTEM_EXIT = "[x, __import__('sys').exit()][0]"
 KILLED = "[x, __import__('os').kill(__import__('os').getpid(), 9)][0]"
 RAISES = "x.reshape(n + 1)"
 
@@ -64,6 +66,8 @@ def test_each_way_to_die_loses_one_cell(tmp_path: Path) -> None:
         "hang": (HANG, Outcome.TIMEOUT),
         "greedy": (GREEDY, Outcome.OUT_OF_MEMORY),
         "exit": (EXIT, Outcome.CRASHED),
+        "exit-cleanly": (EXIT_CLEANLY, Outcome.CRASHED),
+        "system-exit": (SYSTEM_EXIT, Outcome.CRASHED),
         "killed": (KILLED, Outcome.OUT_OF_MEMORY),
         "raises": (RAISES, Outcome.RAISED),
     }
@@ -78,9 +82,21 @@ def test_each_way_to_die_loses_one_cell(tmp_path: Path) -> None:
         assert by_cell[name, 8].detail
         assert {by_cell[name, n].outcome for n in (4, 16)} == {Outcome.RAN}
     assert "SIGSEGV" in by_cell["segfault", 8].detail
-    assert "exit status 7" in by_cell["exit", 8].detail
+    assert by_cell["exit", 8].detail == "the process ended by itself with exit status 7"
+    for name in ("exit-cleanly", "system-exit"):
+        assert by_cell[name, 8].detail == "the process ended by itself with exit status 0"
     assert {v.track.operator: v.status for v in verdicts}["healthy"] is Status.CLEAN
     assert {v.status for v in verdicts if v.track.operator != "healthy"} == {Status.INCOMPLETE}
+
+
+def test_a_clean_exit_does_not_wait_for_the_time_limit(tmp_path: Path) -> None:
+    """Nor does it take others with it: the worker that follows runs the rest."""
+    plan = plan_of(case("exit-cleanly", at_eight(EXIT_CLEANLY), reference="x * 1.0"), timeout=3600.0)
+    began = time.monotonic()
+    verdicts, seen = ran(plan, tmp_path / "run", jobs=1)
+    assert time.monotonic() - began < 60
+    assert {o.cell.n: o.outcome for o in seen} == {4: Outcome.RAN, 8: Outcome.CRASHED, 16: Outcome.RAN}
+    assert verdicts[0].status is Status.INCOMPLETE
 
 
 def test_an_operator_without_a_kernel_is_told_apart(tmp_path: Path) -> None:

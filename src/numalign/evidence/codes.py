@@ -144,7 +144,7 @@ _CODES = (
     Code(
         "NA501",
         "the process crashed",
-        "The operator ended its process: a segmentation fault, an abort, a kill.",
+        "The operator ended its process: a segmentation fault, an abort, a call of exit, whatever the status.",
         "Nothing was measured at this size.",
         "The stored last words name the signal and the Python frame; report it with the reproducer of the case.",
         "An index that is not checked before it is followed.",

@@ -70,16 +70,28 @@ def stderr_path(folder: str, pid: int) -> Path:
     return Path(folder) / f"{pid}.txt"
 
 
+def ended_by_itself(status: int) -> str:
+    """What is said of a cell that ended its process, with ``exit`` or in any other way."""
+    return f"the process ended by itself with exit status {status}"
+
+
 def run_cell(cell: Cell, case: Case, seed: int) -> Observation:
-    """Run one cell to its end. Whatever the operator raises becomes an observation."""
+    """Run one cell to its end. Whatever the operator raises becomes an observation.
+
+    The first line of standard error names the cell, so that one whose process ends without a word is known.
+    """
     os.ftruncate(2, 0)
+    os.write(2, f"{cell.id}\n".encode())
     began = time.perf_counter()
     try:
         while _pending_imports:
             import_module(_pending_imports[0])
             del _pending_imports[0]
         observation = _observe(cell, case, seed)
-    except (Exception, SystemExit) as error:
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)  # as the interpreter does
+        observation = Observation(cell=cell, outcome=Outcome.CRASHED, detail=ended_by_itself(code))
+    except Exception as error:
         observation = Observation(cell=cell, outcome=_outcome(error), detail=_message(error))
     return _timed(observation, time.perf_counter() - began)
 
