@@ -15,6 +15,7 @@ from numalign.cli.list import list_cases
 from numalign.cli.output import messages_console
 from numalign.cli.scan import scan
 from numalign.cli.show import show
+from numalign.cli.usage import check_empty, one_line, said_of
 from numalign.errors import NumalignError
 
 app = App(
@@ -35,19 +36,16 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; gives its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        check_empty(arguments)
         result = app(list(arguments), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        messages_console().print(f"numalign: {_one_line(str(error))}")
+        messages_console().print(f"numalign: {said_of(error, app)}")
         return Exit.USAGE
     except NumalignError as error:
-        messages_console().print(f"numalign: {error}")
+        messages_console().print(f"numalign: {one_line(str(error))}")
         return Exit.USAGE
     return int(result or Exit.CLEAN)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

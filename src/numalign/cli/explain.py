@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from rich.table import Table
 from rich.text import Text
 
@@ -11,9 +9,10 @@ from numalign.cli.exits import Exit
 from numalign.cli.output import OutputFormat, results_console, write_rows
 from numalign.errors import UsageError
 from numalign.evidence.codes import CODES
+from numalign.scan.select import near
 
 
-def explain(code: str | None = None, *, output_format: OutputFormat = OutputFormat.TABLE) -> int:
+def explain(code: str | None = None, /, *, output_format: OutputFormat = OutputFormat.TABLE) -> int:
     """Explain a fault code: cause, consequence, remedy, an example. Without a code, list them all.
 
     Parameters
@@ -24,9 +23,7 @@ def explain(code: str | None = None, *, output_format: OutputFormat = OutputForm
         table, json or jsonl.
     """
     if code is not None and code.upper() not in CODES:
-        near = difflib.get_close_matches(code.upper(), CODES, n=3, cutoff=0.5)
-        hint = f", did you mean {' or '.join(near)}?" if near else ""
-        raise UsageError(f"unknown code {code!r}{hint}; `numalign explain` lists all")
+        raise UsageError(f"unknown code {code!r}{near(code.upper(), CODES)}; `numalign explain` lists all")
     chosen = [CODES[code.upper()]] if code else list(CODES.values())
     if output_format is not OutputFormat.TABLE:
         write_rows([dict(entry._asdict()) for entry in chosen], "codes", output_format)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from cyclopts import Parameter
 from rich.table import Table
 
 from numalign.cli.exits import Exit
+from numalign.cli.options import Names
 from numalign.cli.output import OutputFormat, results_console, write_rows
 from numalign.evidence.records import Case
 
 
 def list_cases(
     *,
-    select: Annotated[list[str] | None, Parameter(negative=())] = None,
+    select: Names = (),
     output_format: OutputFormat = OutputFormat.TABLE,
 ) -> int:
     """List operators and cases: what each makes, in which dtypes, directions and sizes.
@@ -22,7 +20,7 @@ def list_cases(
     Parameters
     ----------
     select
-        Operators, cases or families; patterns such as 'index_*'. May be given again.
+        Operators, cases or families; patterns such as 'index_*'. Commas, or given again.
     output_format
         table, json or jsonl.
     """
@@ -30,7 +28,7 @@ def list_cases(
     from numalign.scan.select import check_pattern, selected
 
     known = cases()
-    for pattern in select or ():
+    for pattern in select:
         check_pattern(pattern, known)
     chosen = [case for case in known if selected(case, select or ("*",))]
     if output_format is not OutputFormat.TABLE:

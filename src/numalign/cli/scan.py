@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from numalign.cli.exits import Exit, of_run
+from numalign.cli.options import Names, Number, Switch, Whole
 from numalign.cli.output import OutputFormat, messages_console, show
 from numalign.cli.progress import reporter
 from numalign.cli.runs import concluded, new_folder, summarise
@@ -19,8 +20,10 @@ from numalign.errors import UsageError
 from numalign.evidence.store import Store
 from numalign.scan.select import Selection
 
-Names = Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=False)]
 DEFAULT = Selection()
+
+JOBS_PER_CORE = 4
+"""More worker processes than this wait for one another, and for memory, which they share in equal parts."""
 
 
 def scan(
@@ -30,17 +33,17 @@ def scan(
     dtype: Names = DEFAULT.dtype,
     device: Names = DEFAULT.device,
     direction: Names = DEFAULT.direction,
-    max_size: int = DEFAULT.max_size,
-    repaired: Annotated[bool, Parameter(negative=())] = DEFAULT.repaired,
-    seed: int = DEFAULT.seed,
-    timeout: float = DEFAULT.timeout,
-    threads: int = DEFAULT.threads,
+    max_size: Whole = DEFAULT.max_size,
+    repaired: Switch = DEFAULT.repaired,
+    seed: Whole = DEFAULT.seed,
+    timeout: Number = DEFAULT.timeout,
+    threads: Whole = DEFAULT.threads,
     imports: Annotated[Names, Parameter(name="--import")] = DEFAULT.imports,
-    jobs: int | None = None,
+    jobs: Whole | None = None,
     out: Path | None = None,
     resume: Path | None = None,
     output_format: OutputFormat = OutputFormat.TABLE,
-    quiet: Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())] = False,
+    quiet: Annotated[Switch, Parameter(name=("--quiet", "-q"))] = False,
 ) -> int:
     """Measure operators against float64, find the smallest size at which each fails, and prove it with a reproducer.
 
@@ -83,31 +86,27 @@ def scan(
     """
     began = time.perf_counter()
     selection = Selection(
-        select=_names(select),
-        ignore=_names(ignore),
-        dtype=_names(dtype),
-        device=_names(device),
-        direction=_names(direction),
+        select=select,
+        ignore=ignore,
+        dtype=dtype,
+        device=device,
+        direction=direction,
         max_size=max_size,
         repaired=repaired,
         seed=seed,
         timeout=timeout,
         threads=threads,
-        imports=_names(imports),
+        imports=imports,
     )
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs is {jobs}; wanted at least 1")
+    most = JOBS_PER_CORE * (os.cpu_count() or 1)
+    if jobs is not None and not 1 <= jobs <= most:
+        raise UsageError(f"--jobs is {jobs}; wanted a whole number from 1 to {most}, {JOBS_PER_CORE} a core")
     store = _new(selection, out) if resume is None else _old(selection, out, resume)
     if store is None:
         messages_console().print("numalign: nothing to run: the options leave no case; `numalign list` shows them all")
         return Exit.NOTHING
     with store:
         return _run(store, jobs or os.cpu_count() or 1, output_format, quiet=quiet, began=began)
-
-
-def _names(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Options given several times, or once with commas."""
-    return tuple(name.strip() for option in options for name in option.split(",") if name.strip())
 
 
 def _new(selection: Selection, out: Path | None) -> Store | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from numalign.cli.exits import of_run
+from numalign.cli.options import Switch
 from numalign.cli.output import OutputFormat
 from numalign.cli.output import show as show_summary
 from numalign.cli.runs import last_folder, summarise
@@ -18,8 +16,9 @@ from numalign.scan.board import verdicts_of
 
 def show(
     run: Path | None = None,
+    /,
     *,
-    last: Annotated[bool, Parameter(negative=())] = False,
+    last: Switch = False,
     output_format: OutputFormat = OutputFormat.TABLE,
 ) -> int:
     """Show a stored run again. Needs no torch and runs nothing. The exit status is that of the run.

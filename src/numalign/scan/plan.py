@@ -22,6 +22,12 @@ from numalign.scan.select import Selection, check_pattern, near, selected
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 DIRECTIONS = ("forward", "backward")
 
+MOST_SIZE = (1 << 63) - 1
+"""The largest size, and the largest seed, that PyTorch takes."""
+
+MOST_THREADS = 1024
+"""More than any machine gives one process; OpenMP aborts the process where it cannot make what it was asked for."""
+
 
 def make_plan(selection: Selection) -> Plan:
     """Check every name and cross what is selected.
@@ -67,11 +73,15 @@ def _check(selection: Selection, known: Sequence[Case]) -> None:
         _check_name(direction, DIRECTIONS, "direction")
     for device in selection.device:
         check_device(device)
-    for name in ("max_size", "timeout", "threads"):
-        if not 0 < getattr(selection, name) < math.inf:
-            raise UsageError(f"--{name.replace('_', '-')} is {getattr(selection, name)}; wanted a positive number")
-    if not 0 <= selection.seed < 1 << 63:
-        raise UsageError(f"--seed is {selection.seed}; wanted a whole number from 0 to 2^63 - 1")
+    for option, value, least, most in (
+        ("--max-size", selection.max_size, 1, MOST_SIZE),
+        ("--threads", selection.threads, 1, MOST_THREADS),
+        ("--seed", selection.seed, 0, MOST_SIZE),
+    ):
+        if not least <= value <= most:
+            raise UsageError(f"{option} is {value}; wanted a whole number from {least} to {most}")
+    if not 0 < selection.timeout < math.inf:
+        raise UsageError(f"--timeout is {selection.timeout:g}; wanted a number of seconds above 0")
 
 
 def environment(threads: int, devices: Sequence[str]) -> Environment:
