@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from numalign.cli.exits import Exit
 from numalign.cli.options import Names
 from numalign.cli.output import OutputFormat, results_console, write_rows
 from numalign.evidence.records import Case
+from numalign.report.layout import Column, Group, fits, print_groups, print_parts, print_table
 
 
 def list_cases(
@@ -34,29 +33,35 @@ def list_cases(
     if output_format is not OutputFormat.TABLE:
         write_rows([_row(case) for case in chosen], "cases", output_format)
         return Exit.CLEAN
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("family", "case", "directions", "dtypes"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("sizes", justify="right", no_wrap=True)
-    table.add_column("unit", no_wrap=True)
-    table.add_column("what it shows", overflow="fold")
-    for case in chosen:
-        ladder = case.ladder("float16")
-        span = f"{ladder[0]}..{ladder[-1]}" if len(ladder) > 1 else str(ladder[0])
-        table.add_row(
-            case.family,
-            case.id,
-            ", ".join(case.directions),
-            ", ".join(case.dtypes),
-            span,
-            case.unit,
-            case.why.partition(". ")[0],
-        )
     console = results_console()
-    console.print(table)
+    columns = [
+        Column("directions", words=True),
+        Column("dtypes", words=True),
+        Column("sizes", justify="right"),
+        Column("unit", words=True),
+    ]
+    rows = [(case, _cells(case), case.why.partition(". ")[0]) for case in chosen]
+    wide = [Column("family", words=True), Column("case", words=True), *columns, Column("what it shows", words=True)]
+    table = [(case.family, case.id, *cells, why) for case, cells, why in rows]
+    if fits(wide, table, console.width):
+        print_table(console, wide, table)
+    else:
+        print_groups(
+            console,
+            columns,
+            [Group(f"{case.id} ({case.family}): {why.rstrip('.')}", [cells]) for case, cells, why in rows],
+        )
     operators = len({case.operator for case in chosen})
-    console.print(f"\n{operators} operators, {len(chosen)} cases · numalign scan --select {chosen[0].operator}")
+    console.print()
+    counts = f"{operators} operators, {len(chosen)} cases"
+    print_parts(console, [counts, f"numalign scan --select {chosen[0].operator}"], " · ")
     return Exit.CLEAN
+
+
+def _cells(case: Case) -> tuple[str, str, str, str]:
+    ladder = case.ladder("float16")
+    span = f"{ladder[0]}..{ladder[-1]}" if len(ladder) > 1 else str(ladder[0])
+    return ", ".join(case.directions), ", ".join(case.dtypes), span, case.unit
 
 
 def _row(case: Case) -> dict[str, object]:
