@@ -9,8 +9,9 @@ BIN := .venv/bin
 scan: .venv/ready
 	$(BIN)/numalign scan --repaired || { status=$$?; test $$status -eq 1 || exit $$status; }
 
+# Two files at a time: what the tests of a file share is made once.
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 lint: .venv/ready
 	$(BIN)/ruff check

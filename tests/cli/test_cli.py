@@ -33,7 +33,8 @@ def test_findings_exit_with_one_and_are_shown(run: tuple[Path, subprocess.Comple
     assert done.returncode == 1, done.stderr
     assert "index_add/one-destination" in done.stdout
     assert "NA201" in done.stdout
-    assert str(folder) in done.stdout.splitlines()[-1]
+    assert f"numalign show {folder}" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("numalign explain NA201")
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 
@@ -42,7 +43,7 @@ def test_show_is_the_same_run_again(run: tuple[Path, subprocess.CompletedProcess
     folder, done = run
     again = numalign("show", str(folder))
     assert again.returncode == 1
-    assert again.stdout.splitlines()[1:] == done.stdout.splitlines()[1:]
+    assert again.stdout.partition("\n\n")[2] == done.stdout.partition("\n\n")[2] != ""  # all but the headline
 
 
 def test_json_is_one_object_with_the_promised_fields(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -77,7 +78,7 @@ def test_show_imports_no_torch(run: tuple[Path, subprocess.CompletedProcess[str]
 def test_a_clean_scan_exits_with_zero(tmp_path: Path) -> None:
     done = numalign("scan", "-q", "--select", "dot", "--dtype", "float16", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-2] == "0 faults"
+    assert "0 faults" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -167,19 +168,8 @@ def test_a_module_that_fails_to_import_costs_cells_and_not_the_scan(
     tmp_path: Path, text: str, code: int, outcome: str
 ) -> None:
     (tmp_path / "backend.py").write_text(text)
-    options = (
-        "-q",
-        "--select",
-        "dot",
-        "--dtype",
-        "float16",
-        "--max-size",
-        "16",
-        "--timeout",
-        "4",
-        "--output-format",
-        "json",
-    )
+    limit = "4" if outcome == "timeout" else "60"
+    options = f"-q --select dot --dtype float16 --max-size 16 --jobs 1 --timeout {limit} --output-format json".split()
     done = numalign("scan", "--import", "backend", *options, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == code, done.stdout + done.stderr
     if outcome:

@@ -8,6 +8,7 @@ the dtype under test. The worker judges nothing.
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import resource
 import signal
@@ -161,7 +162,8 @@ def _message(error: BaseException) -> str:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end this process when the scan is killed, so that nothing outlives a ``kill -9``."""
+    """Ask Linux to end this process when the scan is killed, so that nothing outlives a ``kill -9``. The scan may be gone
+    already: this process has had torch to load."""
     try:
         import ctypes
 
@@ -169,3 +171,6 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     except (OSError, AttributeError):
         return
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():
+        os._exit(1)
