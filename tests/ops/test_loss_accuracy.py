@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -282,3 +283,61 @@ def test_more_classes_than_a_block_holds() -> None:
     exact = reference.cross_entropy(x, target, reduction="sum")
     reference.check_loss(loss, exact, torch.float32)
     reference.check_grad(grad, exact, torch.float16)
+
+
+def logits_of(kind: str, shape: tuple[int, ...], target: Tensor) -> Tensor:
+    """Logits, fp64, that call for another representation of the exponentials each."""
+    x = torch.randn(shape, dtype=torch.float64)
+    if kind == "at the limit":
+        return (x + 29.0).clamp(max=30.0)
+    if kind == "large":
+        return x * 4 + 1000.0
+    if kind == "faint":
+        return x * 150.0
+    if kind == "confident":
+        return x * 0.1 + F.one_hot(target, shape[1]).movedim(-1, 1) * (13.6 + math.log(shape[1]))
+    assert kind == "plain"
+    return x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize("kind", ["plain", "at the limit", "large", "faint", "confident"])
+@pytest.mark.parametrize("shape", [(1, 21, 9, 11), (3, 5, 40), (60, 130), (40, 7), (2, 3, 5, 200)])
+def test_means_and_sums(
+    shape: tuple[int, ...], kind: str, out_dtype: torch.dtype | None, dtype: torch.dtype, blocks: str
+) -> None:
+    torch.manual_seed(0)
+    target = torch.randint(0, shape[1], (shape[0], *shape[2:]))
+    x = logits_of(kind, shape, target).to(dtype).requires_grad_()
+    for reduction, incoming in (("mean", 1.0), ("sum", 3.0), ("mean", 1e-20), ("mean", 1e22)):
+        if dtype != torch.float64 and out_dtype is None and incoming not in {1.0, 3.0}:
+            continue  # not of the result's type, or of no use in it
+        loss = numalign.cross_entropy(x, target, reduction=reduction, out_dtype=out_dtype)
+        (grad,) = torch.autograd.grad(loss, x, torch.tensor(incoming, dtype=loss.dtype))
+        exact = reference.cross_entropy(
+            x, target, reduction=reduction, incoming=torch.tensor(incoming, dtype=loss.dtype)
+        )
+        if exact.grad.abs().max() < torch.finfo(dtype).max:
+            reference.check_grad(grad, exact, dtype)
+        if exact.loss > torch.finfo(loss.dtype).max:
+            assert loss.isposinf()
+        elif dtype != torch.float64 or kind != "confident":  # where the reference has as few digits
+            reference.check_loss(loss, exact, loss.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(400, 2), (400, 150), (2, 3, 200)])
+def test_confident_predictions_keep_their_digits_in_a_sum(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """As for single losses, in the gradient of the true class: p - 1 would have no digit left in fp32."""
+    torch.manual_seed(0)
+    target = torch.randint(0, shape[1], (shape[0], *shape[2:]))
+    x = logits_of("confident", shape, target).to(dtype).requires_grad_()
+    loss = numalign.cross_entropy(x, target, reduction="sum", out_dtype=torch.float32)
+    (grad,) = torch.autograd.grad(loss, x)
+    exact = reference.cross_entropy(x, target, reduction="sum")
+    one_hot = F.one_hot(target, shape[1]).movedim(-1, 1)
+    of_true, exact_true = (grad.double() * one_hot).sum(1), (exact.grad * one_hot).sum(1)
+    ulps = 0.51 * reference.ulp(exact_true, dtype) if dtype in LOW else 8 * reference.ulp(exact_true, torch.float32)
+    assert reference.worst(of_true, exact_true, ulps) <= 1.0
+    assert reference.worst(loss, exact.loss, 8 * reference.ulp(exact.loss, torch.float32)) <= 1.0

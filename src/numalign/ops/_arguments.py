@@ -15,6 +15,19 @@ def _got(logits: Tensor, target: Tensor) -> str:
     return f"got input {list(logits.shape)} of {logits.dtype} and target {list(target.shape)} of {target.dtype}"
 
 
+def fits_at_sight(logits: Tensor, target: Tensor, weight: Tensor | None) -> bool:
+    """Whether this is the usual problem of class indices, which the checks below need not be tried for."""
+    shape = logits.shape
+    return (
+        weight is None
+        and target.dtype == torch.int64
+        and len(shape) > 1
+        and shape[1] > 0
+        and target.shape == shape[:1] + shape[2:]
+        and logits.dtype.is_floating_point
+    )
+
+
 def is_probability_target(logits: Tensor, target: Tensor) -> bool:
     """PyTorch's rule: a target of the input's own shape holds probabilities."""
     return logits.shape == target.shape

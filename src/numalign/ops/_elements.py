@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# A sum of fewer values than this is done by one thread; a longer one is split by the number of threads, and its bits would
-# follow that number. PyTorch's own threshold is 32768 values.
-_SERIAL_SUM = 2**14
+from numalign.ops._layout import class_axis
+
+# A sum of so many values is done by one thread; from 2^15 on PyTorch splits it by the number of threads, and its bits would
+# follow that number.
+_SERIAL_SUM = 2**15 - 64
 
 
 def accumulate_type(dtype: torch.dtype) -> torch.dtype:
@@ -74,10 +76,11 @@ def read_classes(
 
 def all_in_range(target: Tensor, n_classes: int, ignore_index: int) -> bool:
     """Whether all targets are known to be int64, in range and not ignored. Looks at the values on the CPU alone."""
-    if target.device.type != "cpu" or target.dtype != torch.int64 or target.numel() == 0:
+    if not target.is_cpu or target.dtype != torch.int64 or target.numel() == 0:
         return False
-    low, high = _range(target)
-    return low >= 0 and high < n_classes and not low <= ignore_index <= high
+    low, high = torch.aminmax(target)
+    lowest, highest = low.item(), high.item()
+    return lowest >= 0 and highest < n_classes and not lowest <= ignore_index <= highest
 
 
 def _range(classes: Tensor) -> tuple[int, int]:
@@ -130,3 +133,36 @@ class TotalWeight:
         if not self._parts:
             return torch.full((), float(self._count), dtype=self._dtype, device=self._like.device)
         return sum_of_parts(self._parts, self._like, self._dtype) + float(self._count)
+
+
+class IndexTargets:
+    """How class indices, their weights and the smoothing are to be read; the same for forward and backward."""
+
+    def __init__(
+        self, logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, smoothing: float
+    ) -> None:
+        self.n_classes: int = logits.shape[class_axis(logits)]
+        self.dtype = accumulate_type(logits.dtype)
+        self.weight = None if weight is None else weight.to(self.dtype).contiguous()  # (C)
+        self.smoothing = smoothing
+        self._ignore_index = ignore_index
+        self._shapes = (logits.shape, target.shape)
+        # One look at all targets, where nothing is found in most cases, saves one at every block.
+        self._plain = all_in_range(target, self.n_classes, ignore_index)
+
+    def read(self, target: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Classes (n), weights (n) or None, and a mask (n) or None of ignored elements, of one block of targets."""
+        if self._plain:
+            classes = target if target.dim() == 1 else target.reshape(-1)
+            return classes, None if self.weight is None else self.weight.index_select(0, classes), None
+        classes, ignored, astray = read_classes(target, self.n_classes, self._ignore_index, self._shapes)
+        return classes, element_weights(self.weight, classes, ignored, astray, self.dtype), ignored
+
+    @property
+    def all_count_once(self) -> bool:
+        """Whether the weight of every target is known to be 1."""
+        return self._plain and self.weight is None
+
+    def weight_sum(self) -> float | Tensor:
+        """The sum of the weights of all classes."""
+        return float(self.n_classes) if self.weight is None else fixed_order_sum(self.weight)

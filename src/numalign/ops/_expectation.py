@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 # The last incoming gradient, and whether the one before was the same (or there was none yet). A sum of losses with several
 # factors shows another each time, and then nothing is guessed. Replaced as a whole, as threads may share it.
@@ -30,13 +29,19 @@ def seen(value: float) -> None:
         _seen = (value, value == _seen[0])
 
 
-def in_plain_view(tensor: Any) -> bool:
-    """Whether this is a tensor on the CPU that nobody traces or transforms, and whose value may be looked at."""
-    return (
-        (type(tensor) is Tensor or type(tensor) is torch.nn.Parameter)
-        and tensor.device.type == "cpu"
-        and _get_current_dispatch_mode() is None
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and not torch._C._functorch.is_legacy_batchedtensor(tensor)
-    )
+def in_plain_view(*tensors: Any) -> bool:
+    """Whether these are tensors on the CPU that nobody traces, transforms or watches, and whose values may be looked at."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._get_tracing_state() is not None
+    ):
+        return False
+    for tensor in tensors:
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+        if not tensor.is_cpu or torch._C._functorch.is_legacy_batchedtensor(tensor):
+            return False
+    return True

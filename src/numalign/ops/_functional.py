@@ -63,9 +63,10 @@ def cross_entropy(
     The bounds are for non-negative weights and do not depend on the number of elements. Results are the same, bit by bit,
     from run to run and for every number of threads.
 
-    Memory beyond input and gradient: 8 bytes per element of the target (16 for fp64) and a work area of a few MiB. In eager
-    mode on the CPU the gradient of a mean or sum of class indices, without smoothing, is made in the forward already, for the
-    incoming gradient of the last steps; with another one it is made again in the backward, with the same bits.
+    Memory beyond input and gradient: 8 bytes per element of the target (16 for fp64) and a work area of a few MiB; the work area
+    alone for a mean or sum of class indices, without smoothing, on the CPU. In eager mode the gradient of these is made in the
+    forward already, for the incoming gradient of the last steps; with another one it is made again in the backward, with the
+    same bits.
 
     Differs from :func:`torch.nn.functional.cross_entropy`, which rounds the logarithm of the softmax, the sum, the total
     weight and their quotient to the input's type: in fp16 its mean is inf or nan, and its gradient zero, from some 2^15
@@ -148,22 +149,20 @@ def checked_cross_entropy(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Check the tensors and call the operator for the kind of target. The options are PyTorch's internal ones."""
-    _arguments.check_input(logits, target)
-    if _arguments.is_probability_target(logits, target):
-        _arguments.check_probability_target(logits, target, ignore_index)
-        _arguments.check_weight(logits, weight, differentiable=True)
-        dtype = out_dtype or _result_type(promoted(logits, target, weight), logits)
-        soft: tuple[Tensor, ...] = _operators.soft_cross_entropy(
-            logits, target, weight, reduction, smoothing, empty_is_zero, dtype
-        )
-        return soft[0]
-    _arguments.check_index_target(logits, target)
-    _arguments.check_weight(logits, weight, differentiable=False)
+    if not _arguments.fits_at_sight(logits, target, weight):
+        _arguments.check_input(logits, target)
+        if _arguments.is_probability_target(logits, target):
+            _arguments.check_probability_target(logits, target, ignore_index)
+            _arguments.check_weight(logits, weight, differentiable=True)
+            dtype = out_dtype or _result_type(promoted(logits, target, weight), logits)
+            soft: tuple[Tensor, ...] = _operators.soft_cross_entropy(
+                logits, target, weight, reduction, smoothing, empty_is_zero, dtype
+            )
+            return soft[0]
+        _arguments.check_index_target(logits, target)
+        _arguments.check_weight(logits, weight, differentiable=False)
     dtype = out_dtype or _result_type(logits.dtype, logits)
-    hard: tuple[Tensor, ...] = _operators.cross_entropy(
-        logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, None, dtype
-    )
-    return hard[0]
+    return _operators.index_loss(logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, dtype)
 
 
 def checked_nll_loss(
@@ -189,6 +188,6 @@ def checked_nll_loss(
 
 def _result_type(dtype: torch.dtype, like: Tensor) -> torch.dtype:
     """PyTorch's autocast runs both losses in fp32; here only the result needs to be."""
-    if dtype in {torch.float16, torch.bfloat16} and torch.is_autocast_enabled(like.device.type):
-        return torch.float32
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(like.device.type):
+        return torch.float32 if dtype in {torch.float16, torch.bfloat16} else dtype
     return dtype

@@ -8,8 +8,8 @@ Two numbers per element are kept for the backward: ``top`` = max x and ``others`
 the target. They tell more than one log-sum-exp: exp(x - top) keeps its relative accuracy when logits are in the thousands
 (a rounded log-sum-exp of 1000 is off by 3e-5), and nothing is subtracted from 1 when the target's probability nears 1.
 
-The forward can finish the gradient as well, for an incoming gradient that it is told to expect: the exponentials are in the
-work area then, and the backward would have to make them again.
+The forward may be told to expect an incoming gradient, and then makes the gradient as well. Nothing is kept per element in that
+case, and a backward with another incoming gradient does all of it once more. On the CPU ``_one_pass`` does means and sums.
 """
 
 from __future__ import annotations
@@ -19,50 +19,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from numalign.ops._elements import (
-    TotalWeight,
-    accumulate_type,
-    all_in_range,
-    element_weights,
-    fixed_order_sum,
-    read_classes,
-    sum_of_parts,
-)
-from numalign.ops._layout import Place, Walk, class_axis, element_shape, fits_one_chunk
-from numalign.ops._reduction import MEAN, NONE, mean_divisor, reduced, scale
-
-
-class IndexTargets:
-    """How class indices, their weights and the smoothing are to be read; the same for forward and backward."""
-
-    def __init__(
-        self, logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, smoothing: float
-    ) -> None:
-        self.n_classes: int = logits.shape[class_axis(logits)]
-        self.dtype = accumulate_type(logits.dtype)
-        self.weight = None if weight is None else weight.to(self.dtype).contiguous()  # (C)
-        self.smoothing = smoothing
-        self._ignore_index = ignore_index
-        self._shapes = (logits.shape, target.shape)
-        # One look at all targets, where nothing is found in most cases, saves one at every block.
-        self._plain = all_in_range(target, self.n_classes, ignore_index)
-
-    def read(self, target: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Classes (n), weights (n) or None, and a mask (n) or None of ignored elements, of one block of targets."""
-        if self._plain:
-            classes = target if target.dim() == 1 else target.reshape(-1)
-            return classes, None if self.weight is None else self.weight.index_select(0, classes), None
-        classes, ignored, astray = read_classes(target, self.n_classes, self._ignore_index, self._shapes)
-        return classes, element_weights(self.weight, classes, ignored, astray, self.dtype), ignored
-
-    @property
-    def all_count_once(self) -> bool:
-        """Whether the weight of every target is known to be 1."""
-        return self._plain and self.weight is None
-
-    def weight_sum(self) -> float | Tensor:
-        """The sum of the weights of all classes."""
-        return float(self.n_classes) if self.weight is None else fixed_order_sum(self.weight)
+from numalign.ops import _one_pass
+from numalign.ops._elements import IndexTargets, TotalWeight, fixed_order_sum, sum_of_parts
+from numalign.ops._layout import Place, Walk, element_shape, fits_one_chunk
+from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
 
 
 def forward(
@@ -78,35 +38,26 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The loss in ``out_dtype``; ``top``, ``others`` and the divisor of a mean (0-D), unrounded; and a gradient or nothing.
 
-    The last is d loss / d logits for the incoming gradient ``expected``, if :func:`makes_gradient`; bit by bit what
-    :func:`backward` returns.
+    If :func:`makes_gradient`, the last is d loss / d logits for the incoming gradient ``expected``, bit by bit what
+    :func:`backward` returns. If :func:`keeps_nothing`, ``top`` and ``others`` are empty.
     """
     targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
+    if _one_pass.covers(logits, reduction, smoothing):
+        loss, total, made = _one_pass.loss_and_gradient(
+            logits, target, targets, reduction, empty_is_zero, expected, out_dtype
+        )
+        divisor = _one_pass.scalar(total, targets.dtype)
+        return loss, divisor.new_empty(0), divisor.new_empty(0), divisor, logits.new_empty(0) if made is None else made
     shape = element_shape(logits)
     top = torch.empty(shape, dtype=targets.dtype, device=logits.device)
     others = torch.empty_like(top)
     losses = [torch.empty(shape, dtype=out_dtype, device=logits.device)] if reduction == NONE else []
-    makes = makes_gradient(logits, reduction, smoothing, expected)
-    gradient = torch.empty_like(logits) if makes else logits.new_empty(0)
-    by_class = [logits, gradient] if makes else [logits]
-    per_element = [target if target.shape == shape else target.reshape(shape), top, others, *losses]
-    walk = Walk(by_class, per_element, targets.dtype, reduces=True, grouped=True)
+    walk = Walk([logits], [target.reshape(shape), top, others, *losses], targets.dtype, reduces=True, grouped=True)
     weights = TotalWeight(logits, targets.dtype)
-    weighs_first = makes and reduction == MEAN
-    if weighs_first and targets.all_count_once:
-        weights.add(target.numel(), None)
-    elif weighs_first:
-        for _, (indices, *_) in walk:
-            weights.add(indices.numel(), targets.read(indices)[1])
-    factor = None
-    if makes and expected is not None:
-        divisor = mean_divisor(weights.total(), empty_is_zero=empty_is_zero)
-        factor = scale(divisor.new_full((), expected), divisor, reduction)
     sums: list[Tensor] = []
     for parts, (indices, m, o, *out) in walk:
         classes, weight_of, ignored = targets.read(indices)
-        amount = None if factor is None else amounts(factor, classes, weight_of, ignored)[1]
-        loss = _group_forward(walk, parts, classes, m, o, targets, amount)
+        loss = _group_forward(walk, parts, classes, m, o, targets)
         if weight_of is not None and smoothing == 0:
             loss.mul_(weight_of)
         if ignored is not None:
@@ -115,17 +66,24 @@ def forward(
             losses_here.copy_(loss.view(losses_here.shape))
         if not out:
             sums.append(fixed_order_sum(loss))
-        if not out and not weighs_first:
             weights.add(loss.numel(), weight_of)
-    if not weighs_first:
-        divisor = mean_divisor(weights.total(), empty_is_zero=empty_is_zero)
-    total = losses[0] if losses else sum_of_parts(sums, logits, targets.dtype)
-    return losses[0] if losses else reduced(total, divisor, reduction, out_dtype), top, others, divisor, gradient
+    divisor = mean_divisor(weights.total(), empty_is_zero=empty_is_zero)
+    loss = losses[0] if losses else reduced(sum_of_parts(sums, logits, targets.dtype), divisor, reduction, out_dtype)
+    if expected is None or not makes_gradient(logits, reduction, smoothing, expected):
+        return loss, top, others, divisor, logits.new_empty(0)
+    grad = torch.full((), expected, dtype=targets.dtype, device=logits.device)
+    gradient = backward(grad, logits, target, weight, top, others, divisor, reduction, ignore_index, smoothing)
+    return loss, divisor.new_empty(0), divisor.new_empty(0), divisor, gradient
 
 
 def makes_gradient(logits: Tensor, reduction: int, smoothing: float, expected: float | None) -> bool:
     """Whether the forward makes the gradient: not for single losses, smoothed ones, or classes in more than one block."""
     return expected is not None and reduction != NONE and smoothing == 0 and fits_one_chunk(logits)
+
+
+def keeps_nothing(logits: Tensor, reduction: int, smoothing: float, expected: float | None) -> bool:
+    """Whether the backward is left to make everything again: on the CPU also where no gradient was made ahead."""
+    return _one_pass.covers(logits, reduction, smoothing) or makes_gradient(logits, reduction, smoothing, expected)
 
 
 def amounts(factor: Tensor, classes: Tensor, weight_of: Tensor | None, ignored: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -148,30 +106,18 @@ def _group_forward(
     top_out: Tensor,
     others_out: Tensor,
     targets: IndexTargets,
-    amount: Tensor | None,
 ) -> Tensor:
-    """Fills in ``top`` and ``others``; returns the losses (n), without the weights unless there is smoothing.
-
-    ``by_class`` are the logits and, with an ``amount`` k w_t, (n), the gradient to be filled in.
-    """
+    """Fills in ``top`` and ``others``; returns the losses (n), without the weights unless there is smoothing."""
     top, others = _flat(top_out), _flat(others_out)
     distance = torch.empty_like(top)
-    if amount is not None:
-        smooth = None
-        target_power = torch.empty_like(top)
-        per_element = [classes, top, others, distance, target_power, amount]
-        for (logits, out), values in walk.blocks(by_class, per_element):
-            _block_forward_and_gradient(walk, logits, out, *values)
-    else:
-        smooth = torch.zeros_like(top) if targets.smoothing > 0 else None
-        per_element = [classes, top, others, distance, *([smooth] if smooth is not None else [])]
-        block_forward = _block_forward if walk.whole else _split_forward
-        for (logits,), values in walk.blocks(by_class, per_element):
-            block_forward(walk, logits, *values, weight=targets.weight)
-        target_power = torch.exp(distance)
+    smooth = torch.zeros_like(top) if targets.smoothing > 0 else None
+    per_element = [classes, top, others, distance, *([smooth] if smooth is not None else [])]
+    block_forward = _block_forward if walk.whole else _split_forward
+    for (logits,), values in walk.blocks(by_class, per_element):
+        block_forward(walk, logits, *values, weight=targets.weight)
     # log1p of what exceeds 1 is exact to the last digits in both regimes. Where the target is the maximum, distance is 0
     # and the argument is others itself. Where it is not, others >= 1 and all terms are non-negative.
-    log_sum = target_power.sub_(1.0).add_(others).log1p_()
+    log_sum = torch.exp(distance).sub_(1.0).add_(others).log1p_()
     loss = torch.sub(log_sum, distance, out=distance)
     if smooth is not None:
         if targets.weight is not None:
@@ -194,8 +140,11 @@ def _block_forward(
     smooth: Tensor | None = None,
     *,
     weight: Tensor | None,
-) -> None:
-    """Fill in ``top``, ``others``, the target's d_t and sum_c w_c d_c, each (n), for a block with all its classes."""
+) -> Place:
+    """Fill in ``top``, ``others``, the target's d_t and sum_c w_c d_c, each (n), for a block with all its classes.
+
+    Leaves exp(d_c) in the buffer, but 0 for the target, whose place is returned.
+    """
     axis, (buffer,) = walk.axis, walk.buffers
     shifted = buffer.load(logits)
     torch.amax(shifted, axis, out=top)
@@ -208,35 +157,7 @@ def _block_forward(
     shifted.exp_()
     place.put()
     torch.sum(shifted, axis, out=others)
-
-
-def _block_forward_and_gradient(
-    walk: Walk,
-    logits: Tensor,
-    out: Tensor,
-    classes: Tensor,
-    top: Tensor,
-    others: Tensor,
-    distance: Tensor,
-    target_power: Tensor,
-    amount: Tensor,
-) -> None:
-    """As :func:`_block_forward`; also exp(d_t), (n), and the gradient, of the k w_t in ``amount``, into ``out``."""
-    axis, (buffer,) = walk.axis, walk.buffers
-    shifted = buffer.load(logits)
-    torch.amax(shifted, axis, out=top)
-    shifted.sub_(walk.across(top))
-    place = buffer.locate(shifted, classes, walk.chunks[0], whole=True)
-    _distance(walk, logits, classes, top, place, out=distance)
-    torch.exp(distance, out=target_power)
-    shifted.exp_()
-    place.put()
-    torch.sum(shifted, axis, out=others)
-    ratio = torch.add(target_power, others)
-    torch.div(amount, ratio, out=ratio)
-    shifted.mul_(walk.across(ratio))
-    place.put(ratio.mul_(others).neg_())
-    buffer.store(out)
+    return place
 
 
 def _distance(walk: Walk, logits: Tensor, classes: Tensor, top: Tensor, place: Place, *, out: Tensor) -> None:
@@ -303,6 +224,11 @@ def backward(
 ) -> Tensor:
     """d loss / d logits, in the type of the logits."""
     targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
+    if _one_pass.covers(logits, reduction, smoothing):
+        return _one_pass.gradient(grad, logits, target, targets, divisor, reduction)
+    if top.numel() != target.numel():
+        options = (reduction, ignore_index, smoothing, False, None, targets.dtype)
+        _, top, others, _, _ = forward(logits, target, weight, *options)
     shape = element_shape(logits)
     result = torch.empty_like(logits)
     factor = scale(grad, divisor, reduction)
@@ -331,12 +257,6 @@ def _block_backward(
 ) -> None:
     """The gradient of one block, from k (``factor``) and k w_t (``amount``), both 0 where ignored, into ``out``."""
     (buffer,) = walk.buffers
-    smoothing = targets.smoothing
-    whole_amount = amount
-    if smoothing > 0:
-        even = factor * (smoothing / targets.n_classes)
-        amount = amount * (1.0 - smoothing)
-        whole_amount = amount + even * targets.weight_sum()
     power = None if walk.whole else _target_power(walk, logits, classes, top)
     for chunk in walk.chunks:
         grad = buffer.load(walk.chunk_of(logits, chunk)).sub_(walk.across(top))
@@ -346,18 +266,47 @@ def _block_backward(
             _distance(walk, logits, classes, top, place, out=power)
             power.exp_()
         grad.exp_()
-        total = power + others
-        ratio = whole_amount / total
-        grad.mul_(walk.across(ratio))
-        true_class = ((ratio if smoothing == 0 else amount / total) * others).neg_()
-        if smoothing > 0:
-            every = walk.across(even)
-            grad.sub_(every if targets.weight is None else every * walk.along(targets.weight[chunk]))
-            excess = power / total * targets.weight_sum()
-            excess.sub_(1.0 if targets.weight is None else targets.weight.index_select(0, classes))
-            true_class.addcmul_(even, excess)
-        place.put(true_class)
-        buffer.store(walk.chunk_of(out, chunk))
+        piece = walk.chunk_of(out, chunk)
+        if targets.smoothing == 0:
+            _finish_gradient(walk, place, piece, amount, power, others)
+        else:
+            _finish_smooth_gradient(walk, place, piece, factor, amount, power, others, classes, chunk, targets)
+
+
+def _finish_gradient(walk: Walk, place: Place, out: Tensor, amount: Tensor, power: Tensor, others: Tensor) -> None:
+    """The gradient of a piece of the class axis into ``out``, from exp(d_c) in the buffer, exp(d_t) in ``power``, and k w_t."""
+    (buffer,) = walk.buffers
+    ratio = power + others
+    torch.div(amount, ratio, out=ratio)
+    buffer.matrix(out.shape).mul_(walk.across(ratio))
+    place.put(ratio.mul_(others).neg_())
+    buffer.store(out)
+
+
+def _finish_smooth_gradient(
+    walk: Walk,
+    place: Place,
+    out: Tensor,
+    factor: Tensor,
+    amount: Tensor,
+    power: Tensor,
+    others: Tensor,
+    classes: Tensor,
+    chunk: slice,
+    targets: IndexTargets,
+) -> None:
+    """As :func:`_finish_gradient`, with the smoothing, from k (``factor``) as well."""
+    (buffer,) = walk.buffers
+    grad, total = buffer.matrix(out.shape), power + others
+    even = factor * (targets.smoothing / targets.n_classes)
+    amount = amount * (1.0 - targets.smoothing)
+    grad.mul_(walk.across((amount + even * targets.weight_sum()) / total))
+    every = walk.across(even)
+    grad.sub_(every if targets.weight is None else every * walk.along(targets.weight[chunk]))
+    excess = power / total * targets.weight_sum()
+    excess.sub_(1.0 if targets.weight is None else targets.weight.index_select(0, classes))
+    place.put((amount / total).mul_(others).neg_().addcmul_(even, excess))
+    buffer.store(out)
 
 
 def _target_power(walk: Walk, logits: Tensor, classes: Tensor, top: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ axis. Nothing here copies: every tensor that is returned is a view of the one th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
@@ -51,12 +52,8 @@ def fits_one_chunk(logits: Tensor) -> bool:
     return logits.shape[class_axis(logits)] <= BLOCK_CLASSES
 
 
-@lru_cache(maxsize=256)
 def _merge(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> tuple[list[int], list[list[int]]]:
-    """Order element axes as the first tensor lies in memory, and merge neighbours where the strides of all tensors allow.
-
-    Kept per shape: for small inputs this costs as much as the arithmetic. The lists are not to be changed.
-    """
+    """Element axes, as the first tensor lies in memory, neighbours merged where the strides of all tensors allow."""
     merged_sizes: list[int] = []
     merged: list[list[int]] = [[] for _ in strides]
     for i in sorted((i for i in range(len(sizes)) if sizes[i] != 1), key=lambda i: -strides[0][i]):
@@ -71,44 +68,9 @@ def _merge(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> tupl
     return (merged_sizes, merged) if merged_sizes else ([1], [[1] for _ in strides])
 
 
-class Axes:
-    """Common element axes of several tensors: the order in which the first lies in memory, and as few as strides allow.
-
-    So contiguous, channels-last, transposed and sliced logits are all read along their lines.
-
-    Args:
-        by_class: tensors shaped like the logits; the first one decides the order.
-        by_element: tensors shaped like the target.
-    """
-
-    def __init__(self, by_class: Sequence[Tensor], by_element: Sequence[Tensor]) -> None:
-        axis = class_axis(by_class[0])
-        self.n_classes: int = by_class[0].shape[axis]
-        own = [t.stride() for t in by_class]
-        strides = (*(s[:axis] + s[axis + 1 :] for s in own), *(t.stride() for t in by_element))
-        self.sizes, self._merged = _merge(element_shape(by_class[0]), strides)
-        self._class_strides = [s[axis] for s in own]
-        self._by_class, self._by_element = by_class, by_element
-        # Whether neighbouring classes lie closer together in memory than neighbouring elements.
-        self.class_is_innermost = self._class_strides[0] <= self._merged[0][-1] or self.sizes == [1]
-
-    def classes(self, *, first: bool) -> list[Tensor]:
-        """Views (C, e1, ..., ek) or (e1, ..., ek, C), k >= 1, of the tensors by class."""
-        size = (self.n_classes, *self.sizes) if first else (*self.sizes, self.n_classes)
-        views = []
-        for tensor, own, strides in zip(self._by_class, self._class_strides, self._merged, strict=False):
-            views.append(tensor.as_strided(size, (own, *strides) if first else (*strides, own)))
-        return views
-
-    def elements(self) -> list[Tensor]:
-        """Views (e1, ..., ek) of the tensors by element."""
-        merged = self._merged[len(self._by_class) :]
-        return [t.as_strided(self.sizes, strides) for t, strides in zip(self._by_element, merged, strict=True)]
-
-
-def class_chunks(n_classes: int) -> list[slice]:
+def class_chunks(n_classes: int, block_classes: int) -> list[slice]:
     """The class axis in pieces that fit into one block."""
-    edges = [*range(0, n_classes, BLOCK_CLASSES), n_classes]
+    edges = [*range(0, n_classes, block_classes), n_classes]
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
@@ -141,6 +103,71 @@ def _pieces(
     yield from zip(classes, zip(*(t.unsafe_split(elements) for t in by_element), strict=True), strict=True)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What a walk knows from shapes and strides alone."""
+
+    axis: int  # of the classes in a buffer, (C, n) or (n, C)
+    class_dim: int  # of the classes in a block, (C, e1, ...) or (e1, ..., C)
+    sizes: list[int]  # of the element axes, merged
+    classes: list[tuple[tuple[int, ...], tuple[int, ...]]]  # size and strides of the tensors by class
+    elements: list[list[int]]  # strides of the tensors by element
+    cut: int  # the element axis that is cut
+    step: int  # into pieces of this length
+    inner: int  # elements for each index of that axis
+    group: int  # length of the pieces that are yielded, each of one or more blocks
+    chunks: list[slice]
+    block_elements: int
+
+
+@lru_cache(maxsize=256)
+def _plan(
+    shape: tuple[int, ...],
+    by_class: tuple[tuple[int, ...], ...],
+    by_element: tuple[tuple[int, ...], ...],
+    reduces: bool,
+    buffered: bool,
+    grouped: bool,
+    block_logits: int,
+    block_classes: int,
+) -> _Plan:
+    """Order element axes as the first tensor lies in memory, merge neighbours where the strides of all tensors allow, and cut.
+
+    So contiguous, channels-last, transposed and sliced logits are all read along their lines. Kept per shape and strides: for
+    small inputs this costs as much as the arithmetic. The lists are not to be changed.
+    """
+    axis = 0 if len(shape) == 1 else 1
+    n_classes = shape[axis]
+    strides = (*(s[:axis] + s[axis + 1 :] for s in by_class), *by_element)
+    sizes, merged = _merge(shape[:axis] + shape[axis + 1 :], strides)
+    # Whether neighbouring classes lie closer together in memory than neighbouring elements.
+    class_is_innermost = by_class[0][axis] <= merged[0][-1] or sizes == [1]
+    outermost = not class_is_innermost or (reduces and n_classes < SHORT_CLASS_AXIS)
+    classes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for own, others in zip(by_class, merged, strict=False):
+        if outermost:
+            classes.append(((n_classes, *sizes), (own[axis], *others)))
+        else:
+            classes.append(((*sizes, n_classes), (*others, own[axis])))
+    limit = max(1, block_logits // max(1, n_classes)) if buffered else block_logits
+    cut, step = _cut(sizes, limit)
+    inner = prod(sizes[cut + 1 :])
+    blocks = max(1, GROUP_ELEMENTS // max(1, step * inner)) if grouped else 1
+    return _Plan(
+        axis=0 if outermost else 1,
+        class_dim=0 if outermost else -1,
+        sizes=sizes,
+        classes=classes,
+        elements=merged[len(by_class) :],
+        cut=cut,
+        step=step,
+        inner=inner,
+        group=step * blocks,
+        chunks=class_chunks(n_classes, block_classes),
+        block_elements=min(limit, prod(sizes)),
+    )
+
+
 class Walk:
     """A pass through tensors in blocks of elements, each block converted into the accumulate type in turn.
 
@@ -164,40 +191,45 @@ class Walk:
         buffers: int = 1,
         grouped: bool = False,
     ) -> None:
-        axes = Axes(by_class, by_element)
-        self.n_classes = axes.n_classes
-        outermost = not axes.class_is_innermost or (reduces and self.n_classes < SHORT_CLASS_AXIS)
-        self.axis = 0 if outermost else 1  # of the classes in a buffer, (C, n) or (n, C)
-        self.class_dim = 0 if outermost else -1  # of the classes in a block, (C, e1, ...) or (e1, ..., C)
-        self._classes, self._elements = axes.classes(first=outermost), axes.elements()
-        self._sizes = axes.sizes
-        limit = max(1, BLOCK_LOGITS // max(1, self.n_classes)) if buffers else BLOCK_LOGITS
-        self._cut, self._step = _cut(self._sizes, limit)
-        self._inner = prod(self._sizes[self._cut + 1 :])
-        blocks = max(1, GROUP_ELEMENTS // max(1, self._step * self._inner)) if grouped else 1
-        self._group = self._step * blocks
-        self.chunks = class_chunks(self.n_classes)
+        logits = by_class[0]
+        plan = _plan(
+            logits.shape,
+            tuple([t.stride() for t in by_class]),
+            tuple([t.stride() for t in by_element]),
+            reduces,
+            buffers > 0,
+            grouped,
+            BLOCK_LOGITS,
+            BLOCK_CLASSES,
+        )
+        self._plan = plan
+        self.axis, self.class_dim, self.chunks = plan.axis, plan.class_dim, plan.chunks
+        self.n_classes: int = logits.shape[class_axis(logits)]
         self.whole = len(self.chunks) <= 1
-        width, elements = min(self.n_classes, BLOCK_CLASSES), min(limit, prod(self._sizes))
-        self.buffers = [Buffer(by_class[0], elements, width, dtype, self.axis) for _ in range(buffers)]
+        self._classes = [t.as_strided(size, stride) for t, (size, stride) in zip(by_class, plan.classes, strict=True)]
+        self._elements = [t.as_strided(plan.sizes, s) for t, s in zip(by_element, plan.elements, strict=True)]
+        width = min(self.n_classes, BLOCK_CLASSES)
+        self.buffers = [Buffer(logits, plan.block_elements, width, dtype, self.axis) for _ in range(buffers)]
 
     def __iter__(self) -> Iterator[tuple[Sequence[Tensor], Sequence[Tensor]]]:
         """The blocks or groups, in a fixed order: views of the tensors by class and of those by element."""
-        if 0 in self._sizes or self.n_classes == 0:
+        plan = self._plan
+        if 0 in plan.sizes or self.n_classes == 0:
             return
         offset = 1 - self.axis
-        for leading in product(*(range(s) for s in self._sizes[: self._cut])):
+        for leading in product(*(range(s) for s in plan.sizes[: plan.cut])):
             classes, elements = self._classes, self._elements
             for i in leading:
                 classes = [t.select(offset, i) for t in classes]
                 elements = [t.select(0, i) for t in elements]
-            yield from _pieces(classes, elements, self._group, self._group, offset)
+            yield from _pieces(classes, elements, plan.group, plan.group, offset)
 
     def blocks(
         self, by_class: Sequence[Tensor], by_element: Sequence[Tensor]
     ) -> Iterator[tuple[Sequence[Tensor], Sequence[Tensor]]]:
         """The blocks of one group: views of tensors by class, as the walk yields them, and of flat ones by element, (n)."""
-        return _pieces(by_class, by_element, self._step, self._step * self._inner, 1 - self.axis)
+        step = self._plan.step
+        return _pieces(by_class, by_element, step, step * self._plan.inner, 1 - self.axis)
 
     def chunk_of(self, tensor: Tensor, chunk: slice) -> Tensor:
         """A piece of the class axis of a block."""
@@ -212,7 +244,7 @@ class Walk:
         (size, other), (stride, across) = block.shape, block.stride()
         if self.class_dim != 0:
             size, other, stride, across = other, size, across, stride
-        numbers = _counting(other, block.device)
+        numbers = counting(other, block.device)
         if across == 1:
             flat = torch.add(numbers, classes, alpha=stride)
         elif stride == 1:
@@ -238,7 +270,8 @@ class Buffer:
         self.memory = torch.empty(elements * width, dtype=dtype, device=like.device)
         self._views: dict[torch.Size, tuple[Tensor, Tensor]] = {}
 
-    def _view(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def view(self, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """The buffer for a block of this shape, in that shape and as (C, n) or (n, C)."""
         views = self._views.get(shape)
         if views is None:
             memory = self.memory[: shape.numel()]
@@ -248,17 +281,17 @@ class Buffer:
 
     def matrix(self, shape: torch.Size) -> Tensor:
         """The buffer for a block of this shape, as (C, n) or (n, C)."""
-        return self._view(shape)[1]
+        return self.view(shape)[1]
 
     def load(self, source: Tensor) -> Tensor:
         """Convert a block, of any strides, into the buffer; returns it as (C, n) or (n, C)."""
-        view, matrix = self._view(source.shape)
+        view, matrix = self.view(source.shape)
         view.copy_(source)
         return matrix
 
     def store(self, target: Tensor) -> None:
         """Round the buffer into a block, of any strides."""
-        target.copy_(self._view(target.shape)[0])
+        target.copy_(self.view(target.shape)[0])
 
     def locate(self, matrix: Tensor, classes: Tensor, chunk: slice, *, whole: bool) -> Place:
         """Where one class of each element, (n), lies in ``matrix``, if it lies in this piece of the class axis."""
@@ -266,7 +299,7 @@ class Buffer:
         if not whole:
             inside = (classes >= chunk.start) & (classes < chunk.stop)
             classes = torch.where(inside, classes - chunk.start, 0)
-        numbers = _counting(classes.numel(), classes.device)
+        numbers = counting(classes.numel(), classes.device)
         if self._axis == 0:
             flat = torch.add(numbers, classes, alpha=classes.numel())
         else:
@@ -275,13 +308,13 @@ class Buffer:
 
 
 @lru_cache(maxsize=4)
-def _counting(n: int, device: torch.device) -> Tensor:
+def counting(n: int, device: torch.device | None = None) -> Tensor:
     """0 .. n - 1. Kept, since making it costs as much as using it; never written to."""
     return torch.arange(n, device=device)
 
 
 @lru_cache(maxsize=4)
-def _zeros(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def zeros(n: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """Kept as well, and dense: scattering one value that is expanded takes twice as long. Never written to."""
     return torch.zeros(n, dtype=dtype, device=device)
 
@@ -315,7 +348,7 @@ class Place:
 
     def put(self, value: Tensor | None = None) -> None:
         """Write ``value``, (n), or 0."""
-        new = _zeros(self._flat.numel(), self._memory.dtype, self._memory.device) if value is None else value
+        new = zeros(self._flat.numel(), self._memory.dtype, self._memory.device) if value is None else value
         if self._inside is not None:
             new = torch.where(self._inside, new, self._memory.index_select(0, self._flat))
         self._memory.scatter_(0, self._flat, new)

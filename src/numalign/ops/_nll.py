@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from numalign.ops._elements import TotalWeight, fixed_order_sum, sum_of_parts
-from numalign.ops._index_loss import IndexTargets
+from numalign.ops._elements import IndexTargets, TotalWeight, fixed_order_sum, sum_of_parts
 from numalign.ops._layout import Walk, element_shape
 from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
 

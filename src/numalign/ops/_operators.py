@@ -1,7 +1,8 @@
 """The repaired operators as PyTorch operators: schemas, implementations, shapes for tracing, autograd, vmap.
 
 This module knows the dispatcher. What is computed is in the modules it imports; a kernel for one device is added with
-``torch.library.impl("numalign::<name>", "<device>")`` and takes the place of the blocked implementation there.
+``torch.library.impl("numalign::<name>", "<device>")`` and takes the place of the blocked implementation there. In eager
+mode on the CPU :func:`index_loss` passes the dispatcher by.
 
 The operators are defined through :class:`torch.library.Library` rather than ``torch.library.custom_op``: in PyTorch 2.13 the
 autograd formula of the latter does not run under ``torch.func.grad``, and a call costs 30 us more.
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numalign.ops import _derivatives, _expectation, _index_loss, _nll, _probability_loss
-from numalign.ops._elements import accumulate_type
+from numalign.ops import _derivatives, _expectation, _index_loss, _nll, _one_pass, _probability_loss
+from numalign.ops._elements import IndexTargets, accumulate_type
 from numalign.ops._layout import element_shape
 from numalign.ops._reduction import NONE
 
@@ -49,8 +50,11 @@ _SCHEMAS = (
 for _schema in _SCHEMAS:
     _library.define(_schema)
 
-schema_digest = hashlib.sha256("\n".join(_SCHEMAS).encode()).hexdigest()[:8]
-"""Tells the schemas of one version from those of another."""
+# Counts the changes in what the operators return, sizes included, that the schemas do not show.
+_REVISION = "1"
+
+schema_digest = hashlib.sha256("\n".join((*_SCHEMAS, _REVISION)).encode()).hexdigest()[:8]
+"""Tells the schemas of one version, and the sizes that come back, from those of another."""
 
 cross_entropy = torch.ops.numalign.cross_entropy.default
 cross_entropy_backward = torch.ops.numalign.cross_entropy_backward.default
@@ -78,8 +82,9 @@ def _fake_index(
     expected: float | None,
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    kept = logits.new_empty(element_shape(logits), dtype=accumulate_type(logits.dtype))
     makes = _index_loss.makes_gradient(logits, reduction, smoothing, expected)
+    keeps_nothing = _index_loss.keeps_nothing(logits, reduction, smoothing, expected)
+    kept = logits.new_empty(0 if keeps_nothing else element_shape(logits), dtype=accumulate_type(logits.dtype))
     gradient = torch.empty_like(logits) if makes else logits.new_empty(0)
     return _loss_shape(logits, reduction, out_dtype), kept, torch.empty_like(kept), kept.new_empty(()), gradient
 
@@ -127,39 +132,6 @@ def _backward_index(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
         return (None,) * 9
     reduction, ignore_index, smoothing = ctx.options[:3]
     return (cross_entropy_backward(grad, *ctx.saved_tensors, reduction, ignore_index, smoothing), *(None,) * 8)
-
-
-def _forward_ahead(ctx: Any, *args: Any) -> Any:
-    """The forward; with a gradient kept in ``ctx`` where one was made for an incoming gradient that is likely."""
-    logits, _, _, reduction, _, smoothing, _, explicit, _ = args
-    guess = _expectation.expected()
-    if (
-        explicit is not None
-        or not ctx.needs_input_grad[0]
-        or not _index_loss.makes_gradient(logits, reduction, smoothing, guess)
-        or not _expectation.in_plain_view(logits)
-    ):
-        return _below_autograd(cross_entropy, *args)
-    *outputs, gradient = _below_autograd(cross_entropy, *args[:7], guess, args[8])
-    ctx.ahead = (guess, gradient)
-    return (*outputs, logits.new_empty(0))
-
-
-def _backward_ahead(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
-    """As :func:`_backward_index`, from the gradient that was made ahead if the incoming gradient is the one expected.
-
-    It is given away: whoever asks a second time gets another one, and may write to both.
-    """
-    ahead = vars(ctx).pop("ahead", None)
-    if grad is None or grad.dim() != 0 or not _expectation.in_plain_view(grad):
-        return _backward_index(ctx, grad)
-    value = grad.item()
-    _expectation.seen(value)
-    if ahead is None or value != ahead[0] or torch.is_grad_enabled():
-        del ahead
-        return _backward_index(ctx, grad)
-    _ = ctx.saved_tensors  # for its checks: the graph is not freed, and nothing was written to
-    return (ahead[1], *(None,) * 8)
 
 
 def _backward_soft(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
@@ -219,27 +191,20 @@ def _register(
     fake: Callable[..., Any],
     save: Callable[[Any, tuple[Any, ...], Any], None],
     formula: Callable[..., Any],
-    *,
-    eager_forward: Callable[..., Any] | None = None,
-    eager_formula: Callable[..., Any] | None = None,
 ) -> None:
-    """Give an operator everything that eager mode, tracing, autograd and ``torch.func`` ask of it.
-
-    What eager mode may do in another way, with the same result, takes ``ctx`` before the arguments.
-    """
-    formula_of_eager = eager_formula or formula
+    """Give an operator everything that eager mode, tracing, autograd and ``torch.func`` ask of it."""
 
     class Eager(torch.autograd.Function):
         # Without ``setup_context``: PyTorch inspects the signature on every call of a function that has it (50 us).
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            output = _below_autograd(operator, *args) if eager_forward is None else eager_forward(ctx, *args)
+            output = _below_autograd(operator, *args)
             save(ctx, args, output)
             return output
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            return formula_of_eager(ctx, *grads)
+            return formula(ctx, *grads)
 
     class Transformed(torch.autograd.Function):
         @staticmethod
@@ -278,15 +243,7 @@ def _register(
     _library.impl(name.split("::")[1], transformed, "FuncTorchDynamicLayerFrontMode")
 
 
-_register(
-    cross_entropy,
-    _index_loss.forward,
-    _fake_index,
-    _save(3, (1, 2, 3)),
-    _backward_index,
-    eager_forward=_forward_ahead,
-    eager_formula=_backward_ahead,
-)
+_register(cross_entropy, _index_loss.forward, _fake_index, _save(3, (1, 2, 3)), _backward_index)
 _register(cross_entropy_backward, _index_loss.backward, _like_logits, _save(7, ()), _derivatives.index_backward)
 _register(soft_cross_entropy, _probability_loss.forward, _fake_soft, _save(3, (1, 2, 3)), _backward_soft)
 _register(
@@ -301,3 +258,74 @@ _register(
 )
 _register(nll_loss, _nll.forward, _fake_nll, _save(3, (1,)), _backward_nll)
 _register(nll_loss_backward, _nll.backward, _like_logits, _save(5, ()), _derivatives.nll_backward)
+
+
+class _GradientAhead(torch.autograd.Function):
+    """The mean or sum of the cross-entropy in eager mode on the CPU, with the gradient made in the forward.
+
+    No operator is called: that would take as long as a tenth of the arithmetic of a small input.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, weight: Tensor | None, *options: Any) -> Any:
+        reduction, ignore_index, empty_is_zero, out_dtype = options
+        guess = _expectation.expected()
+        targets = IndexTargets(logits, target, weight, ignore_index, 0.0)
+        loss, divisor, gradient = _one_pass.loss_and_gradient(
+            logits, target, targets, reduction, empty_is_zero, guess, out_dtype
+        )
+        ctx.save_for_backward(logits, target, weight)
+        ctx.kept = guess, gradient, divisor, reduction, ignore_index
+        ctx.set_materialize_grads(False)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> Any:
+        """The gradient that was made ahead is given away: who asks again gets another one, and may write to both."""
+        guess, gradient, *options = ctx.kept
+        ctx.kept = None, None, *options
+        logits, target, weight = (
+            ctx.saved_tensors
+        )  # which checks that the graph is not freed, and nothing was written to
+        if grad is None:
+            return (None,) * 7
+        if _expectation.in_plain_view(grad):
+            value = grad.item()
+            _expectation.seen(value)
+            if value == guess and not torch.is_grad_enabled():
+                return gradient, None, None, None, None, None, None
+        del gradient
+        total, reduction, ignore_index = options
+        divisor = _one_pass.scalar(total, accumulate_type(logits.dtype))
+        saved = (logits, target, weight, divisor.new_empty(0), divisor.new_empty(0), divisor)
+        return (cross_entropy_backward(grad, *saved, reduction, ignore_index, 0.0), *(None,) * 6)
+
+
+# Past what Function.apply does for torch.func, which is not at work in plain view.
+_gradient_ahead: Any = super(torch.autograd.Function, _GradientAhead).apply
+
+
+def index_loss(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    smoothing: float,
+    empty_is_zero: bool,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """The loss that :data:`cross_entropy` returns, with the gradient made ahead where nobody is to see the operator."""
+    if (
+        _expectation.in_plain_view(logits, target)
+        and (weight is None or _expectation.in_plain_view(weight))
+        and _one_pass.covers(logits, reduction, smoothing)
+        and logits.requires_grad
+        and torch.is_grad_enabled()
+    ):
+        ahead: Tensor = _gradient_ahead(logits, target, weight, reduction, ignore_index, empty_is_zero, out_dtype)
+        return ahead
+    outputs: tuple[Tensor, ...] = cross_entropy(
+        logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, None, out_dtype
+    )
+    return outputs[0]
