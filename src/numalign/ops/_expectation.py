@@ -30,7 +30,7 @@ def seen(value: float) -> None:
 
 
 def in_plain_view(*tensors: Any) -> bool:
-    """Whether these are tensors on the CPU that nobody traces, transforms or watches, and whose values may be looked at."""
+    """Whether these are tensors, or None, that nobody traces, transforms or watches."""
     if (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
@@ -40,8 +40,10 @@ def in_plain_view(*tensors: Any) -> bool:
     ):
         return False
     for tensor in tensors:
+        if tensor is None:
+            continue
         if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
             return False
-        if not tensor.is_cpu or torch._C._functorch.is_legacy_batchedtensor(tensor):
+        if torch._C._functorch.is_legacy_batchedtensor(tensor):
             return False
     return True

@@ -22,9 +22,11 @@ from torch import Tensor
 from numalign.ops import _one_pass
 from numalign.ops._elements import IndexTargets, TotalWeight, fixed_order_sum, sum_of_parts
 from numalign.ops._layout import Place, Walk, element_shape, fits_one_chunk
+from numalign.ops._path import kernels_for, or_kernel
 from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
 
 
+@or_kernel("index_forward", logits=0)
 def forward(
     logits: Tensor,
     target: Tensor,
@@ -43,11 +45,17 @@ def forward(
     """
     targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
     if _one_pass.covers(logits, reduction, smoothing):
-        loss, total, made = _one_pass.loss_and_gradient(
+        loss, total, gradient = _one_pass.loss_and_gradient(
             logits, target, targets, reduction, empty_is_zero, expected, out_dtype
         )
         divisor = _one_pass.scalar(total, targets.dtype)
-        return loss, divisor.new_empty(0), divisor.new_empty(0), divisor, logits.new_empty(0) if made is None else made
+        return (
+            loss,
+            divisor.new_empty(0),
+            divisor.new_empty(0),
+            divisor,
+            logits.new_empty(0) if gradient is None else gradient,
+        )
     shape = element_shape(logits)
     top = torch.empty(shape, dtype=targets.dtype, device=logits.device)
     others = torch.empty_like(top)
@@ -78,12 +86,18 @@ def forward(
 
 def makes_gradient(logits: Tensor, reduction: int, smoothing: float, expected: float | None) -> bool:
     """Whether the forward makes the gradient: not for single losses, smoothed ones, or classes in more than one block."""
-    return expected is not None and reduction != NONE and smoothing == 0 and fits_one_chunk(logits)
+    if expected is None or reduction == NONE:
+        return False
+    return kernels_for(logits) is not None or (smoothing == 0 and fits_one_chunk(logits))
 
 
 def keeps_nothing(logits: Tensor, reduction: int, smoothing: float, expected: float | None) -> bool:
     """Whether the backward is left to make everything again: on the CPU also where no gradient was made ahead."""
-    return _one_pass.covers(logits, reduction, smoothing) or makes_gradient(logits, reduction, smoothing, expected)
+    return (
+        kernels_for(logits) is not None
+        or _one_pass.covers(logits, reduction, smoothing)
+        or makes_gradient(logits, reduction, smoothing, expected)
+    )
 
 
 def amounts(factor: Tensor, classes: Tensor, weight_of: Tensor | None, ignored: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -210,6 +224,7 @@ def _split_forward(
 #   d loss / d x_t = k ( -(1 - e) w_t others / S + (e / C) (p_t sum_c w_c - w_t) ).
 
 
+@or_kernel("index_backward", logits=1)
 def backward(
     grad: Tensor,
     logits: Tensor,

@@ -52,7 +52,7 @@ def fits_one_chunk(logits: Tensor) -> bool:
     return logits.shape[class_axis(logits)] <= BLOCK_CLASSES
 
 
-def _merge(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> tuple[list[int], list[list[int]]]:
+def merge(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> tuple[list[int], list[list[int]]]:
     """Element axes, as the first tensor lies in memory, neighbours merged where the strides of all tensors allow."""
     merged_sizes: list[int] = []
     merged: list[list[int]] = [[] for _ in strides]
@@ -139,7 +139,7 @@ def _plan(
     axis = 0 if len(shape) == 1 else 1
     n_classes = shape[axis]
     strides = (*(s[:axis] + s[axis + 1 :] for s in by_class), *by_element)
-    sizes, merged = _merge(shape[:axis] + shape[axis + 1 :], strides)
+    sizes, merged = merge(shape[:axis] + shape[axis + 1 :], strides)
     # Whether neighbouring classes lie closer together in memory than neighbouring elements.
     class_is_innermost = by_class[0][axis] <= merged[0][-1] or sizes == [1]
     outermost = not class_is_innermost or (reduces and n_classes < SHORT_CLASS_AXIS)

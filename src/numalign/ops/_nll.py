@@ -7,9 +7,11 @@ from torch import Tensor
 
 from numalign.ops._elements import IndexTargets, TotalWeight, fixed_order_sum, sum_of_parts
 from numalign.ops._layout import Walk, element_shape
+from numalign.ops._path import or_kernel
 from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
 
 
+@or_kernel("nll_forward", logits=0)
 def forward(
     log_probabilities: Tensor,
     target: Tensor,
@@ -46,6 +48,7 @@ def forward(
     return reduced(sum_of_parts(sums, log_probabilities, targets.dtype), divisor, reduction, out_dtype), divisor
 
 
+@or_kernel("nll_total_weight", logits=0)
 def total_weight(log_probabilities: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     """The sum of the weights of all targets that are not ignored, 0-D, in the accumulate type."""
     targets = IndexTargets(log_probabilities, target, weight, ignore_index, 0.0)
@@ -61,6 +64,7 @@ def total_weight(log_probabilities: Tensor, target: Tensor, weight: Tensor | Non
 # rounded once, zero everywhere else.
 
 
+@or_kernel("nll_backward", logits=1)
 def backward(
     grad: Tensor,
     log_probabilities: Tensor,

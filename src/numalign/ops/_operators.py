@@ -20,6 +20,7 @@ from torch import Tensor
 from numalign.ops import _derivatives, _expectation, _index_loss, _nll, _one_pass, _probability_loss
 from numalign.ops._elements import IndexTargets, accumulate_type
 from numalign.ops._layout import element_shape
+from numalign.ops._path import kernels_for
 from numalign.ops._reduction import NONE
 
 # PyTorch leaves these without annotations.
@@ -99,7 +100,7 @@ def _fake_soft(
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = accumulate_type(_probability_loss.promoted(logits, target, weight))
-    kept = logits.new_empty(element_shape(logits), dtype=dtype)
+    kept = logits.new_empty(0 if kernels_for(logits) is not None else element_shape(logits), dtype=dtype)
     return _loss_shape(logits, reduction, out_dtype), kept, torch.empty_like(kept), kept.new_empty(())
 
 
@@ -289,7 +290,7 @@ class _GradientAhead(torch.autograd.Function):
         )  # which checks that the graph is not freed, and nothing was written to
         if grad is None:
             return (None,) * 7
-        if _expectation.in_plain_view(grad):
+        if grad.is_cpu and _expectation.in_plain_view(grad):
             value = grad.item()
             _expectation.seen(value)
             if value == guess and not torch.is_grad_enabled():
@@ -301,8 +302,39 @@ class _GradientAhead(torch.autograd.Function):
         return (cross_entropy_backward(grad, *saved, reduction, ignore_index, 0.0), *(None,) * 6)
 
 
+class _GradientAheadOnDevice(torch.autograd.Function):
+    """The same where a kernel serves the device: which incoming gradient is likely, and whether it came, only that knows."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, weight: Tensor | None, *options: Any) -> Any:
+        kernels: Any = kernels_for(logits)
+        loss, gradient, made_for = kernels.index_ahead(logits, target, weight, *options)
+        ctx.save_for_backward(logits, target, weight)
+        ctx.kept = gradient, made_for, *options[:3]
+        ctx.set_materialize_grads(False)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> Any:
+        """The gradient that was made ahead is given away: who asks again gets another one, and may write to both."""
+        gradient, made_for, *options = ctx.kept
+        ctx.kept = None, made_for, *options
+        logits, target, weight = ctx.saved_tensors
+        if grad is None:
+            return (None,) * 8
+        kernels: Any = kernels_for(logits)
+        if gradient is None or torch.is_grad_enabled() or not _expectation.in_plain_view(grad):
+            divisor = kernels.divisor_of(made_for)
+            nothing = divisor.new_empty(0)
+            saved = (logits, target, weight, nothing, nothing, divisor)
+            return (cross_entropy_backward(grad, *saved, *options), *(None,) * 7)
+        kernels.index_settle(gradient, made_for, grad, logits, target, weight, *options)
+        return (gradient, *(None,) * 7)
+
+
 # Past what Function.apply does for torch.func, which is not at work in plain view.
 _gradient_ahead: Any = super(torch.autograd.Function, _GradientAhead).apply
+_gradient_ahead_on_device: Any = super(torch.autograd.Function, _GradientAheadOnDevice).apply
 
 
 def index_loss(
@@ -317,14 +349,19 @@ def index_loss(
 ) -> Tensor:
     """The loss that :data:`cross_entropy` returns, with the gradient made ahead where nobody is to see the operator."""
     if (
-        _expectation.in_plain_view(logits, target)
-        and (weight is None or _expectation.in_plain_view(weight))
-        and _one_pass.covers(logits, reduction, smoothing)
+        reduction != NONE
         and logits.requires_grad
         and torch.is_grad_enabled()
+        and _expectation.in_plain_view(logits, target, weight)
     ):
-        ahead: Tensor = _gradient_ahead(logits, target, weight, reduction, ignore_index, empty_is_zero, out_dtype)
-        return ahead
+        ahead: Tensor
+        if kernels_for(logits) is not None:
+            options = (reduction, ignore_index, smoothing, empty_is_zero, out_dtype)
+            ahead = _gradient_ahead_on_device(logits, target, weight, *options)
+            return ahead
+        if _one_pass.covers(logits, reduction, smoothing):
+            ahead = _gradient_ahead(logits, target, weight, reduction, ignore_index, empty_is_zero, out_dtype)
+            return ahead
     outputs: tuple[Tensor, ...] = cross_entropy(
         logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, None, out_dtype
     )

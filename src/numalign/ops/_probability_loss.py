@@ -17,6 +17,7 @@ from torch import Tensor
 
 from numalign.ops._elements import accumulate_type, fixed_order_sum, sum_of_parts
 from numalign.ops._layout import Place, Walk, element_shape
+from numalign.ops._path import or_kernel
 from numalign.ops._reduction import NONE, mean_divisor, reduced, scale
 
 
@@ -74,6 +75,7 @@ def promoted(logits: Tensor, target: Tensor, weight: Tensor | None) -> torch.dty
     return dtype if weight is None else torch.promote_types(dtype, weight.dtype)
 
 
+@or_kernel("soft_forward", logits=0)
 def forward(
     logits: Tensor,
     target: Tensor,
@@ -134,6 +136,7 @@ def _block_forward(problem: _Problem, logits: Tensor, target: Tensor) -> tuple[T
 # k (B_o - B others / S), which does not.
 
 
+@or_kernel("soft_backward", logits=1)
 def backward(
     grad: Tensor,
     logits: Tensor,
@@ -168,6 +171,7 @@ def backward(
     return result
 
 
+@or_kernel("soft_backward_target", logits=1)
 def backward_target(
     grad: Tensor,
     logits: Tensor,
