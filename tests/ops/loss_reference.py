@@ -70,7 +70,7 @@ def cross_entropy(
         shifted = x - x.amax(-1, keepdim=True)
         powers = shifted.exp()
         sums = powers.sum(-1, keepdim=True)
-        terms = share * (sums.log() - shifted)
+        terms = torch.where(share == 0, 0.0, share * (sums.log() - shifted))
         slope = powers / sums * share.sum(-1, keepdim=True) - share
     losses = terms.sum(-1).masked_fill(~valid, 0.0)
     sizes = terms.abs().sum(-1).masked_fill(~valid, 0.0)

@@ -76,13 +76,51 @@ def test_bad_probabilities() -> None:
 @pytest.mark.parametrize("function", [numalign.cross_entropy, numalign.nll_loss])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("value", [-1, 3, 2**40, -(2**40)])
-def test_target_out_of_range(function: Callable[..., Any], reduction: str, value: int) -> None:
+def test_target_out_of_range(function: Callable[..., Any], reduction: str, value: int, path: str) -> None:
     target = torch.zeros(2, 2, 2, dtype=LONG)
     target[1, 0, 1] = value
+    if path == "kernels":
+        # To raise, the host would have to wait for the device.
+        x = X4.clone().requires_grad_()
+        loss = function(x, target, reduction=reduction)
+        (grad,) = torch.autograd.grad(loss.sum(), x)
+        bad = target == value
+        assert torch.equal(loss.isnan(), bad if reduction == "none" else bad.any())
+        # A mean has no divisor then.
+        everywhere = torch.ones_like(bad) if reduction == "mean" else bad
+        if function is numalign.cross_entropy:
+            assert torch.equal(grad.isnan(), everywhere[:, None].expand_as(grad))
+        else:
+            assert torch.equal(grad.isnan().any(1), everywhere)
+        assert torch.isfinite(function(X4, target, reduction="sum", ignore_index=value))
+        return
     for ignore_index in (-100, 0):  # with nothing ignored, and with all others ignored
         with pytest.raises(IndexError, match=rf"Target {value} is out of bounds.*0 to 2.*\[2, 3, 2, 2\].*\[2, 2, 2\]"):
             function(X4, target, reduction=reduction, ignore_index=ignore_index)
     assert torch.isfinite(function(X4, target, reduction="sum", ignore_index=value))
+
+
+def test_a_usual_step_does_not_hide_a_bad_one(path: str) -> None:
+    """Which shapes and types are the usual ones is kept from step to step; all else is looked at again."""
+    x = X4.clone().requires_grad_()
+    target = torch.zeros(2, 2, 2, dtype=LONG)
+    for _ in range(2):
+        numalign.cross_entropy(x, target).backward()
+    bad: list[tuple[type[Exception], torch.Tensor, dict[str, Any]]] = [
+        (RuntimeError, target[:, :1], {}),
+        (ValueError, target[:1], {}),
+        (RuntimeError, target.float(), {}),
+        (ValueError, target, {"reduction": "average"}),
+        (ValueError, target, {"empty": "one"}),
+        (RuntimeError, target, {"label_smoothing": 1.5}),
+        (RuntimeError, target, {"out_dtype": torch.int32}),
+        (RuntimeError, target, {"weight": torch.ones(4)}),
+    ]
+    if x.is_cpu and path != "kernels":
+        bad.append((IndexError, target + 3, {}))
+    for error, wrong, options in bad:
+        with pytest.raises(error):
+            numalign.cross_entropy(x, wrong, **options)
 
 
 def test_ignored_target_may_be_any_value() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import numalign
-from numalign.ops import _expectation, _layout, _operators
+from numalign.ops import _expectation, _layout, _one_pass, _operators
 
 OPERATORS = torch.ops.numalign
+DEVICE = torch.get_default_device().type
 REDUCTIONS = ["none", "mean", "sum"]
 
 
@@ -33,6 +35,7 @@ def inputs() -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize(("weighted", "split"), [(False, False), (True, False), (True, True)])
@@ -133,14 +136,14 @@ def test_compiles_without_graph_breaks(soft: bool, dynamic: bool) -> None:
         torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x, target), both(x, target))
-    with torch.autocast("cpu"):
+    with torch.autocast(DEVICE):
         assert torch.compile(numalign.cross_entropy, fullgraph=True)(x, target).dtype == torch.float32
 
 
 def test_autocast_returns_fp32_from_unchanged_logits() -> None:
     x = torch.randn(4, 5).bfloat16().requires_grad_()
     target = torch.tensor([0, 1, 2, 3])
-    with torch.autocast("cpu"):
+    with torch.autocast(DEVICE):
         loss = numalign.cross_entropy(x, target)
         nll = numalign.nll_loss(x, target)
     assert loss.dtype == nll.dtype == torch.float32
@@ -163,6 +166,7 @@ def test_gradient_checkpointing() -> None:
     assert torch.equal(plain, again)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("soft", [False, True])
 def test_function_transforms(soft: bool) -> None:
     torch.manual_seed(0)
@@ -194,6 +198,7 @@ def test_function_transforms(soft: bool) -> None:
 LARGE = [(1, 2, 40, 61, 67), (2, 21, 97, 131), (300, 1000), (3, 20001), (2, 3, 257, 263)]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("shape", LARGE)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -225,6 +230,35 @@ def test_bits_do_not_depend_on_threads_or_repeats(
     for run in results[1:]:
         for ours, first in zip(run, results[0], strict=True):
             assert torch.equal(ours, first)
+
+
+@pytest.mark.blocks
+def test_a_default_device_is_for_others() -> None:
+    """Arguments on the CPU are served there, and on the fast path, whatever ``torch.set_default_device`` says."""
+    x, target, weight = torch.randn(2, 5, 6), torch.randint(0, 5, (2, 6)), torch.rand(5)
+    q = torch.rand(2, 5, 6)
+
+    def everything() -> list[Tensor]:
+        _layout.counting.cache_clear()
+        _layout.zeros.cache_clear()
+        return [
+            *loss_and_grad(numalign.cross_entropy, x, target),
+            *loss_and_grad(numalign.cross_entropy, x.transpose(0, 2)[:, :, 0], target[0, 0].expand(6) % 5),
+            *loss_and_grad(numalign.cross_entropy, x, target, weight, label_smoothing=0.1),
+            *loss_and_grad(numalign.cross_entropy, x, target, reduction="none"),
+            *loss_and_grad(numalign.cross_entropy, x, q, weight),
+            *loss_and_grad(numalign.nll_loss, x, target, weight),
+        ]
+
+    expected = everything()
+    with torch.device("meta"):
+        elsewhere = everything()
+        assert (
+            type(numalign.cross_entropy(x.clone().requires_grad_(), target).grad_fn).__name__
+            == "_GradientAheadBackward"
+        )
+    for ours, theirs in zip(elsewhere, expected, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_deterministic_mode() -> None:
@@ -266,6 +300,7 @@ print(extra)
 """
 
 
+@pytest.mark.blocks
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of the resident set as Linux counts it")
 @pytest.mark.parametrize("incoming", ["1", "2"])
 def test_memory_beyond_logits_and_gradient(incoming: str) -> None:
@@ -275,15 +310,32 @@ def test_memory_beyond_logits_and_gradient(incoming: str) -> None:
     assert int(output) <= 64 * 2**20
 
 
-def test_work_memory_made_in_inference_mode_is_fit_for_training() -> None:
-    x, target = torch.randn(3, 4, 19), torch.randint(0, 4, (3, 19))
+@pytest.mark.blocks
+@pytest.mark.parametrize(("batch", "dtype"), [(3, torch.float32), (1, torch.float16)])
+def test_work_memory_made_in_inference_mode_is_fit_for_training(batch: int, dtype: torch.dtype) -> None:
+    x, target = torch.randn(batch, 4, 19).to(dtype), torch.randint(0, 4, (batch, 19))
     _layout.counting.cache_clear()
     _layout.zeros.cache_clear()
+    _one_pass._constant.cache_clear()
+    _one_pass._spare.clear()
     with torch.inference_mode():
         quiet = numalign.cross_entropy(x, target)
     loss, grad = loss_and_grad(numalign.cross_entropy, x, target)
     assert torch.equal(loss, quiet)
     assert torch.isfinite(grad).all()
+
+
+@pytest.mark.blocks  # Triton's interpreter is for one thread
+def test_threads_do_not_share_work_memory() -> None:
+    problems = [(torch.randn(1, 21, 40, 40).half(), torch.randint(0, 21, (1, 40, 40))) for _ in range(4)]
+    wanted = [loss_and_grad(numalign.cross_entropy, x, target) for x, target in problems]
+
+    def repeat(i: int) -> bool:
+        outcomes = [loss_and_grad(numalign.cross_entropy, *problems[i]) for _ in range(50)]
+        return all(torch.equal(a, b) for outcome in outcomes for a, b in zip(outcome, wanted[i], strict=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(repeat, range(4)))
 
 
 def eager_losses() -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:
@@ -305,6 +357,7 @@ def eager_losses() -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:
     }
 
 
+@pytest.mark.blocks
 @pytest.mark.parametrize("case", list(eager_losses()))
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_gradient_made_ahead_is_the_one_made_later(
@@ -345,6 +398,7 @@ def test_a_gradient_made_ahead_is_the_one_made_later(
         assert results[0][1].stride() == results[1][1].stride()
 
 
+@pytest.mark.blocks
 @pytest.mark.parametrize(("reduction", "smoothing"), [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.1)])
 def test_nothing_is_kept_per_element_beside_a_gradient_made_ahead(reduction: int, smoothing: float) -> None:
     x, target = torch.randn(3, 4, 5).half(), torch.randint(0, 4, (3, 5))
@@ -360,7 +414,7 @@ def test_nothing_is_kept_per_element_beside_a_gradient_made_ahead(reduction: int
 
 @pytest.mark.parametrize("case", [*eager_losses(), "expanded", "permuted"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_a_loss_is_the_same_with_and_without_a_gradient(case: str, dtype: torch.dtype) -> None:
+def test_a_loss_is_the_same_with_and_without_a_gradient(case: str, dtype: torch.dtype, path: str) -> None:
     torch.manual_seed(1)
     if case == "expanded":
         x, t = torch.randn(5, 1, 700).expand(5, 300, 700).movedim(0, 1), torch.randint(0, 5, (300, 700))
@@ -372,9 +426,13 @@ def test_a_loss_is_the_same_with_and_without_a_gradient(case: str, dtype: torch.
     x = x.to(dtype) if case != "expanded" else x[:1].to(dtype).expand_as(x)
     loss = numalign.cross_entropy(x.detach().requires_grad_(), t, **options)
     with torch.no_grad():
-        assert torch.equal(loss, numalign.cross_entropy(x, t, **options))
+        alone = numalign.cross_entropy(x, t, **options)
+    # The compiler lays lanes out by what a kernel stores, and with that changes the order in which they are added.
+    bits = 2 if path == "kernels" else 0
+    torch.testing.assert_close(loss, alone, rtol=bits * torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.blocks
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1, 5, 37, 41), (1, 130, 9), (300, 130)])
 @pytest.mark.parametrize("scale", [1.0, 100.0])
@@ -393,6 +451,7 @@ def test_one_contiguous_block_has_the_bits_of_any_other(
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.blocks
 @pytest.mark.parametrize("shape", [(7, 96), (5, 1000), (3, 128256), (2, 3, 130)])
 def test_pytorch_makes_a_softmax_in_place(shape: tuple[int, ...]) -> None:
     """Not in its documents, and relied on."""
@@ -429,6 +488,7 @@ def test_who_watches_sees_the_operator() -> None:
     assert "numalign::cross_entropy" in str(traced.graph)
 
 
+@pytest.mark.blocks
 def test_a_gradient_is_made_ahead_while_the_incoming_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_expectation, "_seen", (1.0, True))
     target = torch.tensor([0, 1, 2, 3])

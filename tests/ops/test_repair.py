@@ -19,7 +19,9 @@ from numalign.errors import NotRepairedError
 from numalign.ops import repaired_operators
 from ops import loss_reference as reference
 
+pytestmark = pytest.mark.large
 SIDE = 256
+DEVICE = torch.get_default_device().type
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def test_aten_schema_is_kept(image: tuple[Tensor, Tensor]) -> None:
 
 def test_context_managers_nest(image: tuple[Tensor, Tensor]) -> None:
     with numalign.repair():
-        with numalign.repair("cpu"):
+        with numalign.repair(DEVICE):
             assert not stock_is_wrong(image)
         assert not stock_is_wrong(image)
         with pytest.raises(KeyError), numalign.repair():
@@ -100,7 +102,7 @@ def test_decorators(image: tuple[Tensor, Tensor]) -> None:
     def plain() -> bool:
         return stock_is_wrong(image)
 
-    @numalign.repair("cpu")
+    @numalign.repair(DEVICE)
     def with_device() -> bool:
         return stock_is_wrong(image)
 
@@ -118,7 +120,7 @@ def test_for_good_and_back(image: tuple[Tensor, Tensor]) -> None:
     numalign.unrepair()
     assert stock_is_wrong(image)
     with pytest.raises(NotRepairedError, match="repair"):
-        numalign.unrepair("cpu")
+        numalign.unrepair(DEVICE)
 
 
 def test_unrepair_inside_a_block(image: tuple[Tensor, Tensor]) -> None:
@@ -131,7 +133,7 @@ def test_unrepair_inside_a_block(image: tuple[Tensor, Tensor]) -> None:
 
 
 def test_other_devices_are_left_alone(image: tuple[Tensor, Tensor]) -> None:
-    with numalign.repair("cuda"):
+    with numalign.repair("cuda" if DEVICE == "cpu" else "cpu"):
         assert stock_is_wrong(image)
         x, target = torch.randn(2, 3, 4), torch.randint(0, 4, (2, 3))
         torch.testing.assert_close(
@@ -140,18 +142,21 @@ def test_other_devices_are_left_alone(image: tuple[Tensor, Tensor]) -> None:
         )
 
 
+@pytest.mark.blocks
 @pytest.mark.parametrize("device", ["toaster", "meta", "cpu:zero"])
 def test_unknown_devices(device: str) -> None:
     with pytest.raises(RuntimeError, match=device.split(":", maxsplit=1)[0]):
         numalign.repair(device)
 
 
+@pytest.mark.blocks
 def test_operators_are_named() -> None:
     assert {"aten::cross_entropy_loss", "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"} <= repaired_operators
     for name in repaired_operators:
         assert hasattr(torch.ops.aten, name.removeprefix("aten::"))
 
 
+@pytest.mark.blocks
 def test_models_compiled_before(image: tuple[Tensor, Tensor]) -> None:
     x = image[0].clone().requires_grad_()
     log_p = F.log_softmax(image[0].float(), 1).half().requires_grad_()
@@ -178,6 +183,7 @@ print(bool(torch.isfinite(loss)), bool(x.grad.abs().max() > 0))
 """
 
 
+@pytest.mark.blocks
 def test_code_cached_on_disk_is_kept_apart(tmp_path: Path) -> None:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     answers = {"stock": "False False", "repaired": "True True"}
@@ -188,6 +194,7 @@ def test_code_cached_on_disk_is_kept_apart(tmp_path: Path) -> None:
         assert run.stdout.split() == answers[kind].split(), kind
 
 
+@pytest.mark.blocks
 def test_cache_tag_is_seen_by_other_threads_and_put_back() -> None:
     from torch.compiler import config
 
@@ -204,7 +211,7 @@ def test_cache_tag_is_seen_by_other_threads_and_put_back() -> None:
 def test_autocast_and_transforms(image: tuple[Tensor, Tensor]) -> None:
     x, target = image
     with numalign.repair():
-        with torch.autocast("cpu"):
+        with torch.autocast(DEVICE):
             loss = F.cross_entropy(x, target)
         assert loss.dtype == torch.float32
         small, labels = torch.randn(3, 4, 5).half(), torch.randint(0, 5, (3, 4))
@@ -237,6 +244,7 @@ def test_opcheck(operator: str) -> None:
 QUIET = "import numalign; numalign.repair(); numalign.unrepair(); numalign.repair()"
 
 
+@pytest.mark.blocks
 def test_nothing_is_printed() -> None:
     run = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, check=True)
     assert run.stdout == run.stderr == ""

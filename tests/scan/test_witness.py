@@ -50,6 +50,19 @@ def test_a_result_elsewhere_does_not() -> None:
     assert "lies on cpu, not on meta" in off_device("meta", witness, {"output": result}, [])
 
 
+def test_the_state_of_random_numbers_is_no_detour() -> None:
+    """Attention on CUDA returns its seed as an integer of no dimensions on the CPU."""
+    with torch.library._scoped_library("numalign_test", "FRAGMENT") as library:
+        library.define("seeded(Tensor x) -> (Tensor, Tensor)")
+        library.define("summed(Tensor x) -> (Tensor, Tensor)")
+        library.impl("seeded", lambda x: (x.clone(), torch.tensor(7)), "CompositeExplicitAutograd")
+        library.impl("summed", lambda x: (x.clone(), torch.tensor(7.0)), "CompositeExplicitAutograd")
+        for operator, counts in ((torch.ops.numalign_test.seeded, True), (torch.ops.numalign_test.summed, False)):
+            with Witness("meta") as witness:
+                result, _ = operator(torch.ones(3, device="meta"))
+            assert (off_device("meta", witness, {"output": result}, []) == "") == counts
+
+
 def test_a_detour_does_not() -> None:
     """The result comes back to the device, but an operator in between worked on the CPU."""
     with Witness("meta") as witness:

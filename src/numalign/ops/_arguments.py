@@ -15,16 +15,23 @@ def _got(logits: Tensor, target: Tensor) -> str:
     return f"got input {list(logits.shape)} of {logits.dtype} and target {list(target.shape)} of {target.dtype}"
 
 
-def fits_at_sight(logits: Tensor, target: Tensor, weight: Tensor | None) -> bool:
-    """Whether this is the usual problem of class indices, which the checks below need not be tried for."""
-    shape = logits.shape
+def fits_at_sight(shape: torch.Size, dtype: torch.dtype, elements: torch.Size, target_dtype: torch.dtype) -> bool:
+    """Whether this is the usual problem of class indices, which the checks below need not be tried for.
+
+    Args:
+        shape: of the logits.
+        dtype: of the logits.
+        elements: the shape of the target.
+        target_dtype: of the target.
+    """
     return (
-        weight is None
-        and target.dtype == torch.int64
+        target_dtype is torch.int64
         and len(shape) > 1
+        and len(elements) > 0
+        and shape[0] == elements[0]
         and shape[1] > 0
-        and target.shape == shape[:1] + shape[2:]
-        and logits.dtype.is_floating_point
+        and shape[2:] == elements[1:]
+        and dtype.is_floating_point
     )
 
 

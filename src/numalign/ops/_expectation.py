@@ -10,6 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch._C._functorch import is_legacy_batchedtensor
+from torch.nn import Parameter
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 # The last incoming gradient, and whether the one before was the same (or there was none yet). A sum of losses with several
 # factors shows another each time, and then nothing is guessed. Replaced as a whole, as threads may share it.
@@ -29,21 +39,27 @@ def seen(value: float) -> None:
         _seen = (value, value == _seen[0])
 
 
+def _only_a_default_device() -> bool:
+    """Whether every mode that sees calls is one of ``torch.set_default_device``, which leaves operators alone."""
+    return all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
 def in_plain_view(*tensors: Any) -> bool:
     """Whether these are tensors, or None, that nobody traces, transforms or watches."""
+    # Asked twice a step, with the processor's caches full of logits: hence no attributes of attributes.
     if (
         torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._get_tracing_state() is not None
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack()
+        or (_len_torch_function_stack() and not _only_a_default_device())
+        or _get_tracing_state() is not None
     ):
         return False
     for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
-            return False
-        if torch._C._functorch.is_legacy_batchedtensor(tensor):
+        kind = type(tensor)
+        if kind is Tensor or kind is Parameter:
+            if is_legacy_batchedtensor(tensor):
+                return False
+        elif tensor is not None:
             return False
     return True

@@ -149,7 +149,11 @@ def checked_cross_entropy(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Check the tensors and call the operator for the kind of target. The options are PyTorch's internal ones."""
-    if not _arguments.fits_at_sight(logits, target, weight):
+    if weight is None and smoothing == 0:
+        usual = _operators.usual_loss(logits, target, reduction, ignore_index, empty_is_zero, out_dtype)
+        if usual is not None:
+            return usual
+    if weight is not None or not _arguments.fits_at_sight(logits.shape, logits.dtype, target.shape, target.dtype):
         _arguments.check_input(logits, target)
         if _arguments.is_probability_target(logits, target):
             _arguments.check_probability_target(logits, target, ignore_index)

@@ -49,7 +49,7 @@ def element_shape(logits: Tensor) -> tuple[int, ...]:
 
 def fits_one_chunk(logits: Tensor) -> bool:
     """Whether a single block holds all classes of an element."""
-    return logits.shape[class_axis(logits)] <= BLOCK_CLASSES
+    return logits.size(class_axis(logits)) <= BLOCK_CLASSES
 
 
 def merge(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> tuple[list[int], list[list[int]]]:
@@ -308,13 +308,13 @@ class Buffer:
 
 
 @lru_cache(maxsize=4)
-def counting(n: int, device: torch.device | None = None) -> Tensor:
+def counting(n: int, device: torch.device | str = "cpu") -> Tensor:
     """0 .. n - 1. Kept, since making it costs as much as using it; never written to."""
     return torch.arange(n, device=device)
 
 
 @lru_cache(maxsize=4)
-def zeros(n: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+def zeros(n: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """Kept as well, and dense: scattering one value that is expanded takes twice as long. Never written to."""
     return torch.zeros(n, dtype=dtype, device=device)
 

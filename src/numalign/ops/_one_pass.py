@@ -7,10 +7,10 @@ over every class but the target. The loss of one element and its gradient are
 
 and nothing cancels. Any factor common to the e_c of one element will do, so each block takes those that cost least:
 
-* for 16-bit results 2^(x_c log2(e)), when no logit is large;
+* for 16-bit results 2^(x_c log2(e)), when s + e_t turns out to be neither large nor small;
 * else, with the classes innermost, the softmax, which PyTorch makes in one go;
-* with the classes outermost exp(x_c), when no logit is large. It needs no maximum, and no difference is rounded;
-* exp(x_c - max x) where the others could overflow or vanish.
+* with the classes outermost exp(x_c), on the same condition. It needs no maximum, and no difference is rounded;
+* exp(x_c - max x) where the others overflowed or vanished.
 
 Nothing is kept per element. Who needs the gradient for another incoming gradient makes it again.
 """
@@ -18,7 +18,7 @@ Nothing is kept per element. Who needs the gradient for another incoming gradien
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import torch
@@ -29,23 +29,32 @@ from numalign.ops._elements import IndexTargets, fixed_order_sum
 from numalign.ops._layout import GROUP_ELEMENTS, SHORT_CLASS_AXIS, Walk, counting, element_shape, fits_one_chunk, zeros
 from numalign.ops._reduction import MEAN, NONE
 
-# Logits up to here have exponentials between 1e-13 and 1e13, whose sums and quotients stay clear of the ends of fp32. For
-# 16-bit results powers of 2 take the place of exponentials, which cost twice as much on AVX2: x log2(e) is rounded, and p is off
-# by 1.22 u32 |x| for each of the two logits that it depends on, 73 u32 or 0.009 ulp of fp16 in all.
-_LARGE = 30.0
 _LOG2_E = math.log2(math.e)
 _NARROW = (torch.float16, torch.bfloat16)
 
-# What a softmax must be at least for its logarithm: above the subnormal numbers, which are rounded.
-_FAINT = 2.0**-100
+# What S = s + e_t must lie between, and e_t be at least, for e_c made without a maximum. Then no sum has overflowed, quotients
+# stay clear of the ends of fp32, and e_t is none of the subnormal numbers, which are rounded. Other e_c may vanish, as for
+# x = -inf. To look at S takes less than to look at every logit.
+#
+# For 16-bit results powers of 2 take the place of exponentials, which cost more on AVX2. x log2(e) is rounded, so e_c is off by
+# 1.22 u32 |x_c|, the unit of what follows. With x_c = log S + log p_c, -13.9 <= log S <= 27.8, C <= 2^20 and log C <= 13.9:
+#
+# * S is off by sum p_c |x_c|. This is convex in log S, so largest at an end: 27.8 at the upper one, and at the lower one 13.9 and
+#   the entropy of p, 27.8 again.
+# * So an entry of the gradient is off by 55.6, which is 68 u32 or 0.0083 ulp of fp16. Where |x_c| > 27.8 there is an excess of
+#   (-log p_c - 13.9) p_c |k|, and the target's entry has the sum of those. Each is at most exp(-14.9), all are 0.4 u32 |k|.
+# * The loss l is off by (1 - p_t) |x_t| <= 27.8 l, as x_t = log S - l, and by the sum of p_c |x_c| over c != t: 27.8 l at the
+#   upper end; at the lower one (13.9 + log C - log(1 - p_t)) l, where |x_t| is half as large. For l from 2^-14 on, where the
+#   subnormal fp16 end, it comes to 55.6 l again. In bf16 l = exp(-80) is off by 150 u32, 0.0023 ulp.
+_LEAST, _MOST, _FAINT = 2.0**-20, 2.0**40, 2.0**-100
 
-# The same for k w_t that is to be divided by a sum of such exponentials. Its reciprocal is the largest.
+# What k w_t must lie above, and its reciprocal below, to be divided by such a sum.
 _TINY = 2.0**-60
 
 
 def covers(logits: Tensor, reduction: int, smoothing: float) -> bool:
     """Whether this module does it: not single losses, smoothed ones, classes in more than one block, or other devices."""
-    return reduction != NONE and smoothing == 0 and logits.is_cpu and fits_one_chunk(logits)
+    return logits.is_cpu and smoothing == 0 and reduction != NONE and fits_one_chunk(logits)
 
 
 def loss_and_gradient(
@@ -82,25 +91,36 @@ def _pass(
 ) -> tuple[float, Tensor | None]:
     """The weighted sum of the losses, and the gradient for k = ``factor``, if there is one."""
     # Where no gradient is made its strides are wanted all the same: they decide the blocks, and with them the sum.
-    result = torch.empty_like(logits, device="meta" if factor is None else None)
+    result = torch.empty_like(logits) if factor is not None else torch.empty_like(logits, device="meta")
     amount = None if factor is None else _constant(factor, targets.dtype)
-    moderate = factor is None or _is_moderate(factor, targets.weight)
-    power_of_2 = logits.dtype in _NARROW and out_dtype in _NARROW
+    divides_first = factor is None or _is_moderate(factor, targets.weight)
+    direct = _powers_of_2 if logits.dtype in _NARROW and out_dtype in _NARROW else _exponentials
+    moderate = True  # until a block is not, which is likely to hold for those that follow
     total = 0.0
-    for axis, part, out, area, matrix, indices in _blocks(logits, result, target, targets.dtype, factor is not None):
+    for axis, part, out, area, matrix, flat, indices in _blocks(
+        logits, result, target, targets.dtype, amount is not None
+    ):
         classes, weight_of, ignored = targets.read(indices)
-        power, others, loss, flat, place = _powers(axis, part, area, matrix, classes, power_of_2=power_of_2)
+        numbers = counting(classes.numel())
+        a, b = (numbers, classes) if axis == 0 else (classes, numbers)
+        place = torch.add(a, b, alpha=matrix.shape[1])
+        sums = None
+        if moderate and (axis == 0 or direct is _powers_of_2):
+            sums = _sums(direct, axis, part, area, matrix, flat, place)
+            moderate = sums is not None
+        if sums is None and axis == 1:
+            sums = _sums(_softmax, axis, part, area, matrix, flat, place)
+        others, whole, loss = sums or _shifted_sums(axis, part, area, matrix, flat, place)
         if amount is not None:
             # The place of the target holds 0, and is to be -k w_t s / (s + e_t).
-            ratio = power.add_(others)
             flat.scatter_(0, place, others.neg_())
             k = _amounts(amount, weight_of, ignored)
-            if moderate:
-                torch.div(k, ratio, out=ratio)
+            if divides_first:
+                k = torch.div(k, whole, out=whole)
             else:
-                matrix.div_(ratio.unsqueeze(axis))
-                ratio = k.expand_as(ratio)
-            matrix.mul_(ratio if axis == 0 else ratio.unsqueeze(1))
+                matrix.div_(whole.unsqueeze(axis))
+                k = k.expand_as(whole)
+            matrix.mul_(k if axis == 0 else k.unsqueeze(1))
             if area is not out:
                 out.copy_(area)
         if weight_of is not None:
@@ -113,8 +133,8 @@ def _pass(
 
 def _blocks(
     logits: Tensor, result: Tensor, target: Tensor, dtype: torch.dtype, filled: bool
-) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """The axis of the classes; logits, result, a work area, and the latter as (C, n) or (n, C); the targets (n). Per block.
+) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """The axis of the classes; logits, result, a work area, the latter as (C, n) or (n, C) and 1-D; the targets (n). Per block.
 
     The work area is the result itself, if that is to be ``filled`` in and its type and strides allow.
     """
@@ -122,70 +142,111 @@ def _blocks(
     if (
         len(shape) > 1
         and (shape[0] == 1 or (len(shape) == 2 and shape[1] >= SHORT_CLASS_AXIS))
-        and logits.numel() <= _layout.BLOCK_LOGITS
+        and 0 < logits.numel() <= _layout.BLOCK_LOGITS
         and logits.is_contiguous()
         and target.is_contiguous()
-        and logits.numel() > 0
     ):
         # One block. A walk would take a tenth of the time of a small input.
-        area = result if filled and logits.dtype == dtype else torch.empty(shape, dtype=dtype)
-        if len(shape) == 2:
-            yield 1, logits, result, area, area, target
-        else:
-            yield 0, logits, result, area, area.view(shape[1], -1), target.view(-1)
+        axis = 1 if len(shape) == 2 else 0
+        if filled and logits.dtype == dtype:
+            yield axis, logits, result, result, *_views(result, axis), target.view(-1)
+            return
+        area, matrix, flat = _take_spare(shape, dtype, axis)
+        yield axis, logits, result, area, matrix, flat, target.view(-1)
+        if not area.is_inference():
+            _spare[:] = [(area, matrix, flat)]
         return
     walk = Walk([logits, result], [target.reshape(element_shape(logits))], dtype, reduces=True)
     (buffer,) = walk.buffers
     for (part, out), (indices,) in walk:
         if filled and out.dtype == dtype and out.dim() == 2 and out.is_contiguous():
-            yield walk.axis, part, out, out, out, indices
+            yield walk.axis, part, out, out, out, out.view(-1), indices
         else:
             area, matrix = buffer.view(part.shape)
-            yield walk.axis, part, out, area, matrix, indices
+            yield walk.axis, part, out, area, matrix, matrix.view(-1), indices
 
 
-def _powers(
-    axis: int, logits: Tensor, area: Tensor, matrix: Tensor, classes: Tensor, *, power_of_2: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """e_t, s and the losses without their weights, (n) each, of one block. Leaves e_c in the work area, but 0 for the target.
+# The work area of the last input of one block, with its views. Making it is a twentieth of the time of a small input. Who uses
+# it takes it out: another thread, or a call from a finalizer, finds none and makes its own.
+_spare: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    Also returned are the work area as 1-D and the places of the targets in it.
+
+def _take_spare(shape: torch.Size, dtype: torch.dtype, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A work area of this shape, as it is, as a matrix and as 1-D."""
+    try:
+        spare = _spare.pop()
+    except IndexError:
+        spare = None
+    if spare is not None and spare[0].shape == shape and spare[0].dtype == dtype:
+        return spare
+    area = torch.empty(shape, dtype=dtype, device="cpu")
+    return area, *_views(area, axis)
+
+
+def _views(area: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """A contiguous block as (C, n) or (n, C), and as 1-D."""
+    return area if axis == 1 else area.view(area.shape[1], -1), area.view(-1)
+
+
+# How to fill the work area from the logits, or from itself where it holds them, as it does if they are narrower.
+
+
+def _powers_of_2(source: Tensor, area: Tensor) -> None:
+    assert source is area
+    # A tensor, as a number would have to be made into one.
+    area.mul_(_constant(_LOG2_E, area.dtype)).exp2_()
+
+
+def _exponentials(source: Tensor, area: Tensor) -> None:
+    torch.exp(source, out=area)
+
+
+def _softmax(source: Tensor, area: Tensor) -> None:
+    torch.softmax(source, -1, out=area)
+
+
+def _sums(
+    fill: Callable[[Tensor, Tensor], None],
+    axis: int,
+    logits: Tensor,
+    area: Tensor,
+    matrix: Tensor,
+    flat: Tensor,
+    place: Tensor,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """s, s + e_t and the losses without their weights, (n) each, of one block. Leaves e_c in the work area, but 0 for the target.
+
+    None where a number is too large or too small for the way in which ``fill`` makes the e_c.
     """
-    n = classes.numel()
-    flat, stride = matrix.view(-1), matrix.shape[1]
-    place = (
-        torch.add(counting(n), classes, alpha=stride) if axis == 0 else torch.add(classes, counting(n), alpha=stride)
-    )
-    contiguous = logits.is_contiguous()
-    direct = contiguous and logits.dtype == area.dtype
-    source = logits if direct else area.copy_(logits)
-    power = None
-    if axis == 0 or power_of_2:
-        low, high = torch.aminmax(logits if contiguous else source)
-        if low.item() >= -_LARGE and high.item() <= _LARGE:
-            if power_of_2:
-                area.mul_(_LOG2_E).exp2_()
-            else:
-                torch.exp(source, out=area)
-            power = flat.index_select(0, place)
-    if power is None and axis == 1:
-        torch.softmax(source, -1, out=area)
-        power = flat.index_select(0, place)
-        if not power.amin().item() >= _FAINT:
-            power = None
-    if power is not None:
-        flat.scatter_(0, place, zeros(n, area.dtype))
-        others = torch.sum(matrix, axis)
-        return power, others, torch.div(others, power).log1p_(), flat, place
+    fill(logits if logits.dtype == area.dtype and logits.is_contiguous() else area.copy_(logits), area)
+    power = flat.index_select(0, place)
+    if not power.min().item() >= _FAINT:
+        return None
+    flat.scatter_(0, place, zeros(place.numel(), area.dtype))
+    others = torch.sum(matrix, axis)
+    loss = torch.div(others, power).log1p_()
+    whole = power.add_(others)
+    if fill is not _softmax:
+        low, high = torch.aminmax(whole)
+        if not (low.item() >= _LEAST and high.item() <= _MOST):
+            return None
+    return others, whole, loss
+
+
+def _shifted_sums(
+    axis: int, logits: Tensor, area: Tensor, matrix: Tensor, flat: Tensor, place: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What :func:`_sums` returns, for e_c = exp(x_c - max x)."""
     area.copy_(logits)
     matrix.sub_(torch.amax(matrix, axis, keepdim=True))
     distance = flat.index_select(0, place)
     power = torch.exp(distance)
     area.exp_()
-    flat.scatter_(0, place, zeros(n, area.dtype))
+    flat.scatter_(0, place, zeros(place.numel(), area.dtype))
     others = torch.sum(matrix, axis)
     # log1p of what exceeds 1: see _index_loss.
-    return power, others, (power - 1.0).add_(others).log1p_().sub_(distance), flat, place
+    loss = (power - 1.0).add_(others).log1p_().sub_(distance)
+    return others, power.add_(others), loss
 
 
 def _amounts(factor: Tensor, weight_of: Tensor | None, ignored: Tensor | None) -> Tensor:
@@ -222,17 +283,17 @@ def _total_weight(target: Tensor, targets: IndexTargets) -> float:
 
 def _quotient(a: float, b: float) -> float:
     """a / b as floating-point arithmetic has it, where Python refuses to divide by 0."""
-    return a / b if b != 0 else float(torch.tensor(a, dtype=torch.float64) / b)
+    return a / b if b != 0 else float(torch.tensor(a, dtype=torch.float64, device="cpu") / b)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _constant(value: float, dtype: torch.dtype) -> Tensor:
-    """As :func:`scalar`. Kept, as from step to step it is the same k. Never written to."""
+    """As :func:`scalar`. Kept, as k is the same from step to step. Never written to."""
     return scalar(value, dtype)
 
 
 def scalar(value: float, dtype: torch.dtype) -> Tensor:
-    """0-D, rounded. What ``torch.full`` might find too large for the type goes by way of fp64."""
+    """0-D, rounded. What ``torch.scalar_tensor`` might find too large for the type goes by way of fp64."""
     if abs(value) <= 2.0**15:
-        return torch.full((), value, dtype=dtype)
-    return torch.full((), value, dtype=torch.float64).to(dtype)
+        return torch.scalar_tensor(value, dtype=dtype, device="cpu")
+    return torch.scalar_tensor(value, dtype=torch.float64, device="cpu").to(dtype)

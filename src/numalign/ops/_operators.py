@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from numalign.ops import _derivatives, _expectation, _index_loss, _nll, _one_pass, _probability_loss
+from numalign.ops import _derivatives, _expectation, _index_loss, _layout, _nll, _one_pass, _path, _probability_loss
+from numalign.ops._arguments import fits_at_sight
 from numalign.ops._elements import IndexTargets, accumulate_type
 from numalign.ops._layout import element_shape
 from numalign.ops._path import kernels_for
@@ -268,13 +270,17 @@ class _GradientAhead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, weight: Tensor | None, *options: Any) -> Any:
+    def forward(
+        ctx: Any, logits: Tensor, target: Tensor, weight: Tensor | None, options: tuple[int, int, bool, torch.dtype]
+    ) -> Any:
         reduction, ignore_index, empty_is_zero, out_dtype = options
         guess = _expectation.expected()
-        targets = IndexTargets(logits, target, weight, ignore_index, 0.0)
-        loss, divisor, gradient = _one_pass.loss_and_gradient(
-            logits, target, targets, reduction, empty_is_zero, guess, out_dtype
-        )
+        # As in PyTorch's own kernels: no tensor made in here has a history, and asking for it costs 0.5 us an operator.
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            targets = IndexTargets(logits, target, weight, ignore_index, 0.0)
+            loss, divisor, gradient = _one_pass.loss_and_gradient(
+                logits, target, targets, reduction, empty_is_zero, guess, out_dtype
+            )
         ctx.save_for_backward(logits, target, weight)
         ctx.kept = guess, gradient, divisor, reduction, ignore_index
         ctx.set_materialize_grads(False)
@@ -289,17 +295,17 @@ class _GradientAhead(torch.autograd.Function):
             ctx.saved_tensors
         )  # which checks that the graph is not freed, and nothing was written to
         if grad is None:
-            return (None,) * 7
+            return None, None, None, None
         if grad.is_cpu and _expectation.in_plain_view(grad):
             value = grad.item()
             _expectation.seen(value)
             if value == guess and not torch.is_grad_enabled():
-                return gradient, None, None, None, None, None, None
+                return gradient, None, None, None
         del gradient
         total, reduction, ignore_index = options
         divisor = _one_pass.scalar(total, accumulate_type(logits.dtype))
         saved = (logits, target, weight, divisor.new_empty(0), divisor.new_empty(0), divisor)
-        return (cross_entropy_backward(grad, *saved, reduction, ignore_index, 0.0), *(None,) * 6)
+        return cross_entropy_backward(grad, *saved, reduction, ignore_index, 0.0), None, None, None
 
 
 class _GradientAheadOnDevice(torch.autograd.Function):
@@ -337,6 +343,47 @@ _gradient_ahead: Any = super(torch.autograd.Function, _GradientAhead).apply
 _gradient_ahead_on_device: Any = super(torch.autograd.Function, _GradientAheadOnDevice).apply
 
 
+def usual_loss(
+    logits: Tensor,
+    target: Tensor,
+    reduction: int,
+    ignore_index: int,
+    empty_is_zero: bool,
+    out_dtype: torch.dtype | None,
+) -> Tensor | None:
+    """The loss by the shortest way, if this is the usual training step in eager mode on the CPU.
+
+    Checks and choices cost a twentieth of the time of a small input, and from step to step they come out the same.
+    """
+    if (
+        logits.is_cpu
+        and logits.requires_grad
+        and torch.is_grad_enabled()
+        and "cpu" not in _path.kernel_devices
+        and _expectation.in_plain_view(logits, target)
+        and not torch._C._is_any_autocast_enabled()
+        and _is_usual(logits.shape, logits.dtype, target.shape, target.dtype, reduction, _layout.BLOCK_CLASSES)
+    ):
+        loss: Tensor = _gradient_ahead(
+            logits, target, None, (reduction, ignore_index, empty_is_zero, out_dtype or logits.dtype)
+        )
+        return loss
+    return None
+
+
+@lru_cache(maxsize=256)
+def _is_usual(
+    shape: torch.Size,
+    dtype: torch.dtype,
+    elements: torch.Size,
+    target_dtype: torch.dtype,
+    reduction: int,
+    block_classes: int,
+) -> bool:
+    """Whether shapes and types pass every check, and ``_one_pass`` does it. A False sends the caller on to the checks."""
+    return reduction != NONE and fits_at_sight(shape, dtype, elements, target_dtype) and shape[1] <= block_classes
+
+
 def index_loss(
     logits: Tensor,
     target: Tensor,
@@ -360,7 +407,7 @@ def index_loss(
             ahead = _gradient_ahead_on_device(logits, target, weight, *options)
             return ahead
         if _one_pass.covers(logits, reduction, smoothing):
-            ahead = _gradient_ahead(logits, target, weight, reduction, ignore_index, empty_is_zero, out_dtype)
+            ahead = _gradient_ahead(logits, target, weight, (reduction, ignore_index, empty_is_zero, out_dtype))
             return ahead
     outputs: tuple[Tensor, ...] = cross_entropy(
         logits, target, weight, reduction, ignore_index, smoothing, empty_is_zero, None, out_dtype

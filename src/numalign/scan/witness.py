@@ -48,6 +48,9 @@ class Witness(TorchDispatchMode):
                 self.returned.add(described)
             elif tensor.device.type == "cpu" and tensor.ndim == 0 and not from_device:
                 self.returned.add(f"{described} (constant)")
+            elif tensor.device.type == "cpu" and tensor.ndim == 0 and not tensor.dtype.is_floating_point:
+                # Attention hands out the state of its random numbers like this.
+                self.returned.add(f"{described} (state)")
             else:
                 self.returned.add(described)
                 self.detours[f"{name} returned a tensor on {tensor.device}, not on {self._wanted}"] = None

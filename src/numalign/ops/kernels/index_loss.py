@@ -10,10 +10,10 @@ from numalign.ops.kernels.arithmetic import (
     NONE,
     distance,
     divide,
-    exponential,
     log_ratio,
     minus_log1m,
     natural,
+    power_of,
     shift_of,
 )
 from numalign.ops.kernels.plan import DIVISOR, EXPECTED, expected_divisor, is_made, remember
@@ -77,7 +77,7 @@ def in_registers(x, t, weight, C: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH
         d = distance(x[c], shift, KIND)
         # Picked here, and not read again: a sector a target would be a third of what 20 classes are.
         target_d = tl.where(t == c, d, target_d)
-        e = e + (tl.where(t == c, 0.0, exponential(d, KIND)),)
+        e = e + (tl.where(t == c, 0.0, power_of(x[c], shift, KIND)),)
         others += e[c]
         if SMOOTHING > 0:
             smooth += natural(d, KIND) * class_weight(weight, c, True, HAS_WEIGHT, ACC)

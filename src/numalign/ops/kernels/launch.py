@@ -158,6 +158,11 @@ def _on(tensor: Tensor) -> AbstractContextManager[Any]:
     return context
 
 
+def _compiled_for(warps: int) -> dict[str, Any]:
+    """Options of a launch. Which multiply-adds are fused is written in the kernels: see :mod:`arithmetic`."""
+    return {"num_warps": warps, "enable_fp_fusion": False}
+
+
 class _Start:
     """A kernel with all its arguments but the tensors.
 
@@ -174,7 +179,7 @@ class _Start:
         if self._compiled is not None:
             self._compiled[self._grid](*tensors, *self._arguments)
         else:
-            self._compiled = self._kernel[self._grid](*tensors, *self._arguments, num_warps=self._warps)
+            self._compiled = self._kernel[self._grid](*tensors, *self._arguments, **_compiled_for(self._warps))
 
 
 _PICKED = Tiling(picked, (1024,), 1024, 1056, 4)
@@ -439,7 +444,9 @@ def _added_up(
     sums = (partial.numel() - plan.HEADER.value) // 2
     options = (sums, n_elements, reduction, has_weight, False, False, empty_is_zero)
     with _on(partial):
-        plan.finish[(1,)](partial, None, loss, *options, _ACCUMULATE[partial.dtype], plan.FINISH_BLOCK, 0, num_warps=4)
+        plan.finish[(1,)](
+            partial, None, loss, *options, _ACCUMULATE[partial.dtype], plan.FINISH_BLOCK, 0, **_compiled_for(4)
+        )
     return loss, partial[plan.DIVISOR.value].clone()
 
 
@@ -479,7 +486,7 @@ def nll_forward(
             DIMS=len(axes.sizes),
             WIDE=axes.wide,
             BLOCK=_PICKED.elements,
-            num_warps=_PICKED.warps,
+            **_compiled_for(_PICKED.warps),
         )
     if losses is not None:
         return losses, torch.ones((), dtype=dtype, device=x.device)
@@ -527,7 +534,7 @@ def nll_backward(
             DIMS=len(axes.sizes),
             WIDE=axes.wide,
             BLOCK=_PICKED.elements,
-            num_warps=_PICKED.warps,
+            **_compiled_for(_PICKED.warps),
         )
     return gradient
 
@@ -631,7 +638,7 @@ def _soft(
             WIDE=axes.wide,
             ELEMENTS=tiling.sizes[0],
             CLASSES=tiling.sizes[1],
-            num_warps=tiling.warps,
+            **_compiled_for(tiling.warps),
         )
     if what != SOFT_LOSS:
         return logits, divisor

@@ -17,6 +17,7 @@ from numalign.ops.kernels.arithmetic import (
     exponential,
     natural,
     offset_of,
+    power_of,
     read_target,
     shift_of,
 )
@@ -65,13 +66,13 @@ def long_rows(
             v = tl.load(x + c * step, mask=c < n_classes, other=-float("inf"), eviction_policy="evict_last").to(ACC)
             new = tl.maximum(tops, tl.max(v, 1))
             shift = shift_of(new, KIND)
-            e = exponential(distance(v, shift[:, None], KIND), KIND)
-            sums *= exponential(distance(tops, shift, KIND), KIND)
+            e = power_of(v, shift[:, None], KIND)
+            sums *= power_of(tops, shift, KIND)
             sums += tl.sum(tl.where(c == t, 0.0, e), 1)
             tops = new
         top = tl.max(tops, 0)
         shift = shift_of(top, KIND)
-        others = tl.sum(sums * exponential(distance(tops, shift, KIND), KIND), 0)
+        others = tl.sum(sums * power_of(tops, shift, KIND), 0)
         smooth = tl.zeros((), ACC)
         if SMOOTHING > 0:
             shares = tl.zeros([SLOTS], ACC)
@@ -106,7 +107,7 @@ def long_rows(
                     c = (n_classes - 1) // TILE * TILE - back + column
                     here = c < n_classes
                     v = tl.load(x + c * step, mask=here, other=-float("inf"), eviction_policy="evict_first").to(ACC)
-                    g = ratio * exponential(distance(v, shift, KIND), KIND)
+                    g = ratio * power_of(v, shift, KIND)
                     if SMOOTHING > 0:
                         if HAS_WEIGHT:
                             g -= even * tl.load(weight + c, mask=here, other=0.0).to(ACC)

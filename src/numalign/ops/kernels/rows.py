@@ -15,6 +15,7 @@ from numalign.ops.kernels.arithmetic import (
     exponential,
     natural,
     offset_of,
+    power_of,
     read_target,
     shift_of,
 )
@@ -63,11 +64,10 @@ def rows(
         v = tl.load(x + column * step, mask=here, other=-float("inf"), eviction_policy="evict_last").to(ACC)
         top = tl.max(v, 1)
         shift = shift_of(top, KIND)
-        d = distance(v, shift[:, None], KIND)
-        e = tl.where(column == t[:, None], 0.0, exponential(d, KIND))
+        e = tl.where(column == t[:, None], 0.0, power_of(v, shift[:, None], KIND))
         others = tl.sum(e, 1)
         if SMOOTHING > 0:
-            share = natural(d, KIND)
+            share = natural(distance(v, shift[:, None], KIND), KIND)
             if HAS_WEIGHT:
                 share *= tl.load(weight + column, mask=column < n_classes, other=0.0).to(ACC)
             smooth = tl.sum(tl.where(here, share, 0.0), 1)

@@ -23,6 +23,7 @@ from numalign.ops.kernels.arithmetic import (
     minus_log1m,
     natural,
     offset_of,
+    power_of,
     shift_of,
 )
 from numalign.ops.kernels.plan import leave
@@ -51,8 +52,8 @@ def _leader(x, inside, step, n_classes, ELEMENTS: tl.constexpr, CLASSES: tl.cons
         better = best > top
         new = tl.where(better, best, top)
         shift = shift_of(new, KIND)
-        scale = exponential(distance(top, shift, KIND), KIND)
-        e = exponential(distance(v, shift[:, None], KIND), KIND)
+        scale = power_of(top, shift, KIND)
+        e = power_of(v, shift[:, None], KIND)
         gained = tl.sum(tl.where(better[:, None] & (c == where[:, None]), 0.0, e), 1)
         # The leader so far joins the others when another takes its place.
         others = tl.where(better, (others * scale) + scale, others) + gained
@@ -146,12 +147,13 @@ def soft(
             for first in range(0, n_classes, CLASSES):
                 c = first + column
                 here = inside[:, None] & (c < n_classes)
-                d = distance(tl.load(x + c * step, mask=here, other=0.0).to(ACC), shift[:, None], KIND)
+                v = tl.load(x + c * step, mask=here, other=0.0).to(ACC)
                 if PURPOSE == GRADIENT:
                     b = _shares(q, weight, c, here, target_step, n_classes, HAS_WEIGHT, SMOOTHING, ACC)
-                    g = ratio[:, None] * exponential(d, KIND) - b * factor[:, None]
+                    g = ratio[:, None] * power_of(v, shift[:, None], KIND) - b * factor[:, None]
                     g = tl.where(c == leader[:, None], at_leader[:, None], g)
                 else:
+                    d = distance(v, shift[:, None], KIND)
                     g = (loss_of_leader[:, None] + natural(lead[:, None] - d, KIND)) * (
                         factor[:, None] * (1.0 - SMOOTHING)
                     )

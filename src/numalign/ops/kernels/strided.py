@@ -17,6 +17,7 @@ from numalign.ops.kernels.arithmetic import (
     exponential,
     natural,
     offset_of,
+    power_of,
     read_target,
     shift_of,
 )
@@ -56,10 +57,10 @@ def _first_pass(x, step, inside, t, weight, n_classes, SMOOTHING: tl.constexpr, 
             v = v + (_load(x + (first + j) * step, inside & (first + j < n_classes), ACC, "evict_last"),)
             new = tl.maximum(new, v[j])
         shift = shift_of(new, KIND)
-        others *= exponential(distance(top, shift, KIND), KIND)
+        others *= power_of(top, shift, KIND)
         for j in tl.static_range(UNROLL):
             target_x = tl.where(t == first + j, v[j], target_x)
-            others += tl.where(t == first + j, 0.0, exponential(distance(v[j], shift, KIND), KIND))
+            others += tl.where(t == first + j, 0.0, power_of(v[j], shift, KIND))
         top = new
     smooth = tl.zeros(t.shape, ACC)
     if SMOOTHING > 0:
@@ -158,7 +159,7 @@ def strided(
                         for j in tl.static_range(UNROLL):
                             c = chunk + j
                             here = inside & (c < n_classes)
-                            g = ratio * exponential(distance(again[j], shift, KIND), KIND)
+                            g = ratio * power_of(again[j], shift, KIND)
                             if SMOOTHING > 0:
                                 g -= even * class_weight(weight, c, c < n_classes, HAS_WEIGHT, ACC)
                             g = tl.where(t == c, true, g)
