@@ -16,7 +16,7 @@ import pytest
 from numalign.ops import _path
 
 # One test in so many goes through the interpreter.
-SHARE = 40
+SHARE = 80
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -170,6 +170,7 @@ def test_mean_over_an_image(side: int, dtype: torch.dtype) -> None:
     reference.check_grad(grad, exact, dtype)
 
 
+@pytest.mark.large
 def test_stock_fails_where_we_do_not() -> None:
     """If this fails, PyTorch was repaired: good news, and the comparisons in the documents are out of date."""
     x = torch.zeros(1, 21, 256, 256, dtype=torch.float16)

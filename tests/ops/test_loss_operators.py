@@ -117,6 +117,7 @@ def loss_and_grad(function: Callable[..., Tensor], x: Tensor, *args: Any, **opti
     return loss.detach(), grad
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_without_graph_breaks(soft: bool, dynamic: bool) -> None:

@@ -30,6 +30,7 @@ def to_double(value: Any) -> Any:
     return value.detach().double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("repaired", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
