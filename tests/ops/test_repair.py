@@ -142,21 +142,21 @@ def test_other_devices_are_left_alone(image: tuple[Tensor, Tensor]) -> None:
         )
 
 
-@pytest.mark.blocks
+@pytest.mark.cpu
 @pytest.mark.parametrize("device", ["toaster", "meta", "cpu:zero"])
 def test_unknown_devices(device: str) -> None:
     with pytest.raises(RuntimeError, match=device.split(":", maxsplit=1)[0]):
         numalign.repair(device)
 
 
-@pytest.mark.blocks
+@pytest.mark.cpu
 def test_operators_are_named() -> None:
     assert {"aten::cross_entropy_loss", "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"} <= repaired_operators
     for name in repaired_operators:
         assert hasattr(torch.ops.aten, name.removeprefix("aten::"))
 
 
-@pytest.mark.blocks
+@pytest.mark.cpu
 def test_models_compiled_before(image: tuple[Tensor, Tensor]) -> None:
     x = image[0].clone().requires_grad_()
     log_p = F.log_softmax(image[0].float(), 1).half().requires_grad_()
@@ -183,7 +183,7 @@ print(bool(torch.isfinite(loss)), bool(x.grad.abs().max() > 0))
 """
 
 
-@pytest.mark.blocks
+@pytest.mark.cpu
 def test_code_cached_on_disk_is_kept_apart(tmp_path: Path) -> None:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     answers = {"stock": "False False", "repaired": "True True"}
@@ -194,7 +194,7 @@ def test_code_cached_on_disk_is_kept_apart(tmp_path: Path) -> None:
         assert run.stdout.split() == answers[kind].split(), kind
 
 
-@pytest.mark.blocks
+@pytest.mark.cpu
 def test_cache_tag_is_seen_by_other_threads_and_put_back() -> None:
     from torch.compiler import config
 
@@ -244,7 +244,7 @@ def test_opcheck(operator: str) -> None:
 QUIET = "import numalign; numalign.repair(); numalign.unrepair(); numalign.repair()"
 
 
-@pytest.mark.blocks
+@pytest.mark.cpu
 def test_nothing_is_printed() -> None:
     run = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, check=True)
     assert run.stdout == run.stderr == ""

@@ -158,11 +158,6 @@ class IndexTargets:
         classes, ignored, astray = read_classes(target, self.n_classes, self._ignore_index, self._shapes)
         return classes, element_weights(self.weight, classes, ignored, astray, self.dtype), ignored
 
-    @property
-    def all_count_once(self) -> bool:
-        """Whether the weight of every target is known to be 1."""
-        return self._plain and self.weight is None
-
     def weight_sum(self) -> float | Tensor:
         """The sum of the weights of all classes."""
         return float(self.n_classes) if self.weight is None else fixed_order_sum(self.weight)

@@ -9,7 +9,8 @@ the target. They tell more than one log-sum-exp: exp(x - top) keeps its relative
 (a rounded log-sum-exp of 1000 is off by 3e-5), and nothing is subtracted from 1 when the target's probability nears 1.
 
 The forward may be told to expect an incoming gradient, and then makes the gradient as well. Nothing is kept per element in that
-case, and a backward with another incoming gradient does all of it once more. On the CPU ``_one_pass`` does means and sums.
+case, and a backward with another incoming gradient does all of it once more. On the CPU
+``_native`` does means and sums, where it can.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from numalign.ops import _one_pass
+from numalign.ops import _native
 from numalign.ops._elements import IndexTargets, TotalWeight, fixed_order_sum, sum_of_parts
 from numalign.ops._layout import Place, Walk, element_shape, fits_one_chunk
 from numalign.ops._path import kernels_for, or_kernel
@@ -43,12 +44,11 @@ def forward(
     If :func:`makes_gradient`, the last is d loss / d logits for the incoming gradient ``expected``, bit by bit what
     :func:`backward` returns. If :func:`keeps_nothing`, ``top`` and ``others`` are empty.
     """
-    targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
-    if _one_pass.covers(logits, reduction, smoothing):
-        loss, total, gradient = _one_pass.loss_and_gradient(
-            logits, target, targets, reduction, empty_is_zero, expected, out_dtype
+    if _native.covers(logits, reduction, smoothing):
+        loss, total, gradient = _native.loss_and_gradient(
+            logits, target, weight, reduction, ignore_index, empty_is_zero, expected, out_dtype
         )
-        divisor = _one_pass.scalar(total, targets.dtype)
+        divisor = _native.scalar(total, torch.float32)
         return (
             loss,
             divisor.new_empty(0),
@@ -56,6 +56,7 @@ def forward(
             divisor,
             logits.new_empty(0) if gradient is None else gradient,
         )
+    targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
     shape = element_shape(logits)
     top = torch.empty(shape, dtype=targets.dtype, device=logits.device)
     others = torch.empty_like(top)
@@ -95,7 +96,7 @@ def keeps_nothing(logits: Tensor, reduction: int, smoothing: float, expected: fl
     """Whether the backward is left to make everything again: on the CPU also where no gradient was made ahead."""
     return (
         kernels_for(logits) is not None
-        or _one_pass.covers(logits, reduction, smoothing)
+        or _native.covers(logits, reduction, smoothing)
         or makes_gradient(logits, reduction, smoothing, expected)
     )
 
@@ -238,9 +239,9 @@ def backward(
     smoothing: float,
 ) -> Tensor:
     """d loss / d logits, in the type of the logits."""
+    if _native.covers(logits, reduction, smoothing):
+        return _native.gradient(grad, logits, target, weight, divisor, reduction, ignore_index)
     targets = IndexTargets(logits, target, weight, ignore_index, smoothing)
-    if _one_pass.covers(logits, reduction, smoothing):
-        return _one_pass.gradient(grad, logits, target, targets, divisor, reduction)
     if top.numel() != target.numel():
         options = (reduction, ignore_index, smoothing, False, None, targets.dtype)
         _, top, others, _, _ = forward(logits, target, weight, *options)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numalign.ops import _derivatives, _expectation, _index_loss, _layout, _nll, _one_pass, _path, _probability_loss
+from numalign.ops import _derivatives, _expectation, _index_loss, _native, _nll, _path, _probability_loss
 from numalign.ops._arguments import fits_at_sight
-from numalign.ops._elements import IndexTargets, accumulate_type
+from numalign.ops._elements import accumulate_type
 from numalign.ops._layout import element_shape
 from numalign.ops._path import kernels_for
 from numalign.ops._reduction import NONE
@@ -277,9 +277,8 @@ class _GradientAhead(torch.autograd.Function):
         guess = _expectation.expected()
         # As in PyTorch's own kernels: no tensor made in here has a history, and asking for it costs 0.5 us an operator.
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            targets = IndexTargets(logits, target, weight, ignore_index, 0.0)
-            loss, divisor, gradient = _one_pass.loss_and_gradient(
-                logits, target, targets, reduction, empty_is_zero, guess, out_dtype
+            loss, divisor, gradient = _native.loss_and_gradient(
+                logits, target, weight, reduction, ignore_index, empty_is_zero, guess, out_dtype
             )
         ctx.save_for_backward(logits, target, weight)
         ctx.kept = guess, gradient, divisor, reduction, ignore_index
@@ -303,7 +302,7 @@ class _GradientAhead(torch.autograd.Function):
                 return gradient, None, None, None
         del gradient
         total, reduction, ignore_index = options
-        divisor = _one_pass.scalar(total, accumulate_type(logits.dtype))
+        divisor = _native.scalar(total, accumulate_type(logits.dtype))
         saved = (logits, target, weight, divisor.new_empty(0), divisor.new_empty(0), divisor)
         return cross_entropy_backward(grad, *saved, reduction, ignore_index, 0.0), None, None, None
 
@@ -362,7 +361,8 @@ def usual_loss(
         and "cpu" not in _path.kernel_devices
         and _expectation.in_plain_view(logits, target)
         and not torch._C._is_any_autocast_enabled()
-        and _is_usual(logits.shape, logits.dtype, target.shape, target.dtype, reduction, _layout.BLOCK_CLASSES)
+        and _is_usual(logits.shape, logits.dtype, target.shape, target.dtype)
+        and _native.covers(logits, reduction, 0.0)
     ):
         loss: Tensor = _gradient_ahead(
             logits, target, None, (reduction, ignore_index, empty_is_zero, out_dtype or logits.dtype)
@@ -372,16 +372,9 @@ def usual_loss(
 
 
 @lru_cache(maxsize=256)
-def _is_usual(
-    shape: torch.Size,
-    dtype: torch.dtype,
-    elements: torch.Size,
-    target_dtype: torch.dtype,
-    reduction: int,
-    block_classes: int,
-) -> bool:
-    """Whether shapes and types pass every check, and ``_one_pass`` does it. A False sends the caller on to the checks."""
-    return reduction != NONE and fits_at_sight(shape, dtype, elements, target_dtype) and shape[1] <= block_classes
+def _is_usual(shape: torch.Size, dtype: torch.dtype, elements: torch.Size, target_dtype: torch.dtype) -> bool:
+    """Whether shapes and types pass every check. A False sends the caller on to the checks."""
+    return fits_at_sight(shape, dtype, elements, target_dtype)
 
 
 def index_loss(
@@ -406,7 +399,7 @@ def index_loss(
             options = (reduction, ignore_index, smoothing, empty_is_zero, out_dtype)
             ahead = _gradient_ahead_on_device(logits, target, weight, *options)
             return ahead
-        if _one_pass.covers(logits, reduction, smoothing):
+        if _native.covers(logits, reduction, smoothing):
             ahead = _gradient_ahead(logits, target, weight, (reduction, ignore_index, empty_is_zero, out_dtype))
             return ahead
     outputs: tuple[Tensor, ...] = cross_entropy(
