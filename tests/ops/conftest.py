@@ -16,7 +16,7 @@ import pytest
 from numalign.ops import _native, _path
 
 # One test in so many takes this path as well.
-SHARES = {"blocks": 3, "kernels": 80}
+SHARES = {"blocks": 8, "kernels": 80}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu: not about the kernels")
     config.addinivalue_line("markers", "native: about the native code alone")
     config.addinivalue_line("markers", "kernels: about the kernels alone")
+    config.addinivalue_line("markers", "slow: through blocks only with --all-paths")
     config.addinivalue_line("markers", "large: through kernels only where they are compiled")
     if config.getoption("--device") == "cpu":
         # Read when the kernels are imported, which is when they are first asked for.
@@ -53,7 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = []
     for item in items:
         path = item.callspec.params.get("path") if hasattr(item, "callspec") else None
+        if path == "native" and item.callspec.params.get("blocks", "whole") != "whole":
+            left_out.append(item)  # it has no blocks
         if path not in SHARES or item.get_closest_marker("kernels"):
+            continue
+        if path == "blocks" and item.get_closest_marker("slow"):
+            left_out.append(item)
             continue
         function = (item.nodeid.partition("[")[0], path)
         if function in seen and zlib.crc32(item.nodeid.encode()) % SHARES[path]:

@@ -35,6 +35,7 @@ def inputs() -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.large
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -73,6 +74,7 @@ def test_derivatives(
         assert torch.autograd.gradgradcheck(function, arguments, fast_mode=not (weighted and reduction == "mean"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4,), (3, 4)])
 def test_derivatives_without_spatial_axes(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -86,6 +88,7 @@ def test_derivatives_without_spatial_axes(shape: tuple[int, ...]) -> None:
         assert torch.autograd.gradgradcheck(of_indices, (x,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", [0, 1, 2])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, None), (torch.bfloat16, 2.0)])
@@ -117,6 +120,7 @@ def loss_and_grad(function: Callable[..., Tensor], x: Tensor, *args: Any, **opti
     return loss.detach(), grad
 
 
+@pytest.mark.slow
 @pytest.mark.large
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -156,6 +156,7 @@ def test_operators_are_named() -> None:
         assert hasattr(torch.ops.aten, name.removeprefix("aten::"))
 
 
+@pytest.mark.slow
 @pytest.mark.cpu
 def test_models_compiled_before(image: tuple[Tensor, Tensor]) -> None:
     x = image[0].clone().requires_grad_()
@@ -183,6 +184,7 @@ print(bool(torch.isfinite(loss)), bool(x.grad.abs().max() > 0))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.cpu
 def test_code_cached_on_disk_is_kept_apart(tmp_path: Path) -> None:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
@@ -231,6 +233,7 @@ def test_double_backward() -> None:
         assert torch.autograd.gradgradcheck(lambda x: F.nll_loss(x.log_softmax(1), target), (x,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", ["nll_loss_forward", "nll_loss2d_forward"])
 def test_opcheck(operator: str) -> None:
     x = -torch.rand(2, 3, 4, 4) if "2d" in operator else -torch.rand(5, 3)
