@@ -68,10 +68,12 @@ def step(x: torch.Tensor, target: torch.Tensor, **options: Any) -> None:
 
 def main() -> None:
     _path.kernel_devices.add("cpu")
-    from numalign.ops.kernels import launch, plan
+    from numalign.ops.kernels import launch_index, launch_nll, launch_soft, plan
 
     for owner, names in (
-        (launch, ("strided", "packed", "rows", "long_rows", "soft", "picked", "put_back")),
+        (launch_index, ("strided", "packed", "rows", "long_rows")),
+        (launch_nll, ("picked", "put_back")),
+        (launch_soft, ("soft",)),
         (plan, ("prepare", "finish")),
     ):
         for name in names:
